@@ -294,7 +294,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     import timely_spark
-    from tests.support.forks import forking
     from tests.support.sessions import SHORT
 
     local = {
@@ -304,13 +303,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     builder = SparkSession.builder.master("local[2]").appName("timely_spark tests")
     builder = timely_spark.configure(builder, delta=JARS, kafka=JARS).config(map=local)
-    with forking(tmp_path_factory.mktemp("forks")) as python, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", python)
-        patch.setenv("FORKED", "yes")
-        session = builder.getOrCreate()
-        patch.delenv("FORKED")  # programs that tests start have Python itself
-        yield session
-        session.stop()
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
 
 
 @pytest.fixture(autouse=True)

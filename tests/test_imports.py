@@ -82,7 +82,7 @@ LAZY = {("dataflow", "runtime"), ("input_streams", "runtime"), ("inputs", "runti
 OF_RUNTIME = (
     ("errors", "arguments", "batches", "process"),
     ("storage",),
-    ("prepare",),
+    ("forks", "prepare"),
     ("session",),
     ("run_context",),
     ("sinks",),

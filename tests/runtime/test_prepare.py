@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from timely_spark.__main__ import main
 from timely_spark.errors import TimelyError
-from timely_spark.runtime import prepare
+from timely_spark.runtime import prepare, session
 from timely_spark.runtime.prepare import Prepared, place, prepared
 from timely_spark.runtime.session import configure
 
@@ -27,6 +28,7 @@ OPTIONS = "spark.driver.extraJavaOptions"
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, and an environment in which configure may set SPARK_HOME."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", "a user's choice")
     for name in ("SPARK_HOME", *prepare._ELSEWHERE):
         monkeypatch.setenv(name, "to be restored")
         del os.environ[name]
@@ -103,7 +105,9 @@ def test_a_session_on_this_machine_uses_it(master: str | None, ready: Prepared) 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
 def test_a_cluster_does_not(master: str, ready: Prepared) -> None:
-    assert "SharedArchiveFile" not in options_of(master)[OPTIONS]
+    options = options_of(master)[OPTIONS]
+    assert "SharedArchiveFile" not in options
+    assert "-XX:Tier" not in options
     assert "SPARK_HOME" not in os.environ
 
 
@@ -119,12 +123,27 @@ def test_nor_a_session_whose_master_may_be_elsewhere(
 
 
 def test_a_spark_home_or_archive_of_the_users_stays(ready: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "-XX:SharedArchiveFile=own.jsa"
-    assert options_of(**{OPTIONS: own})[OPTIONS].count("SharedArchiveFile") == 1
+    own = "-XX:SharedArchiveFile=own.jsa -XX:TieredStopAtLevel=1"
+    options = options_of(**{OPTIONS: own})[OPTIONS]
+    assert [options.count(name) for name in ("SharedArchiveFile", "-XX:Tier")] == [1, 1]
 
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert "SharedArchiveFile" not in options_of()[OPTIONS]
     assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_python_processes_are_forked_on_this_machine_only(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options_of()
+    assert os.environ["PYSPARK_PYTHON"] == "a user's choice"
+    monkeypatch.setattr(session, "serve_forks", lambda folder: str(folder / "spark-python"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    for _ in range(2):
+        options_of()
+        assert Path(os.environ["PYSPARK_PYTHON"]).is_relative_to(data)
+    options_of("spark://host:7077")
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
 def test_nothing_is_used_where_nothing_was_made() -> None:

@@ -115,6 +115,16 @@ def test_each_process_has_its_kind(proc: Proc) -> None:
     assert of_a_session(proc, 10, 20) == EXPECTED
 
 
+def test_a_fork_is_of_the_kind_of_the_program_that_stands_for_it(proc: Proc) -> None:
+    proc.add(10, 1, "python3", "python3 flow.py")
+    proc.add(11, 10, "python3", "python3 -m timely_spark.runtime.forks 3")
+    for pid, name in ((12, "pyspark.daemon"), (13, "pyspark.sql.str")):
+        proc.add(pid, 11, name, "python3 -m timely_spark.runtime.forks 3")
+    proc.add(14, 12, "pyspark.daemon", "python3 -m timely_spark.runtime.forks 3")
+
+    assert flow_processes(10) == {DRIVER: taken(2), TASKS: taken(2), SOURCES: taken(1)}
+
+
 def test_spark_submit_starts_the_driver_below_the_jvm(proc: Proc) -> None:
     proc.add(20, 1, "java", "java org.apache.spark.deploy.SparkSubmit flow.py")
     proc.add(10, 20, "python3", "python3 flow.py")

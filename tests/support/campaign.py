@@ -32,8 +32,8 @@ from typing import Any
 
 from tests.support import child, points, verdict
 from tests.support.flows import SCENARIOS
-from tests.support.forks import ENVIRONMENT, IMPORTED
 from tests.support.sessions import hasten
+from timely_spark.runtime.forks import ENVIRONMENT, IMPORTED
 
 ROOT = Path(__file__).parents[2]
 #: has the `sitecustomize` that every process of a run imports first

@@ -127,7 +127,7 @@ def main(homes: Sequence[Path], local: Path, log: Path) -> None:
     params = [json.loads((home / "run.json").read_text()) for home in homes]
     master, parallel = params[0]["master"], params[0]["parallel"]
     if not master.startswith("local-cluster"):  # where executors are looked for by their Python processes
-        os.environ |= {"PYSPARK_PYTHON": str(forked_by(local)), "FORKED": "yes"}
+        os.environ["PYSPARK_PYTHON"] = str(forked_by(local))
     points.ROLE = "driver"
     rounds.SMALL = Bound(exchanged=-1) if parallel else Bound()
     delta = any(SCENARIOS[each["scenario"]].delta for each in params)

@@ -18,6 +18,10 @@ _MARKS = 60
 Point = tuple[float, float]
 
 
+#: Units of time: below how many seconds one is used, its name, and its seconds.
+_UNITS = ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600), (math.inf, "d", 86_400))
+
+
 def seconds_text(seconds: float) -> str:
     """A duration with its unit.
 
@@ -26,11 +30,9 @@ def seconds_text(seconds: float) -> str:
     """
     if not seconds:
         return "0 s"
-    for limit, unit, size in ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
-        if seconds < limit:
-            number = seconds / size
-            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
-    return f"{seconds / 86_400:.1f} d"
+    _, unit, size = next(each for each in _UNITS if seconds < each[0])
+    number = seconds / size
+    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
 
 
 def bytes_text(size: float) -> str:
@@ -111,8 +113,7 @@ def line_chart(
     inner = width - _LEFT - 10
     low, right = span or (min(at for at, _ in points), max(at for at, _ in points))
     high = max(highest, limit or 0.0) or 1.0
-    if y is short_number:  # half of an odd count would look like another count
-        high = 2 * math.ceil(high / 2)
+    high = 2 * _round_up(high / 2, y)
     bottom = height - _BELOW
 
     def place(at: float, value: float) -> tuple[float, float]:
@@ -167,6 +168,18 @@ def line_chart(
     return (
         f'<figure><figcaption>{escaped(title)}</figcaption><div class="chart">{drawn}{listed}</div></figure>'
     )
+
+
+def _round_up(value: float, text: Callable[[float], str]) -> float:
+    """The least round number that is not below a value: of counts a whole one, of times one in their unit.
+
+    >>> _round_up(3.1, short_number), _round_up(0.174, seconds_text), _round_up(2000, seconds_text) / 60
+    (4.0, 0.2, 40.0)
+    """
+    size = next(unit[2] for unit in _UNITS if value < unit[0] / 2) if text is seconds_text else 1.0
+    number = max(value / size, 1.0 if text is short_number else 0.0)
+    power = 10.0 ** math.floor(math.log10(number))
+    return size * power * next(digit for digit in (1, 2, 3, 4, 5, 6, 8, 10) if number <= digit * power)
 
 
 def _selectable(low: float, right: float, left: float, width: float) -> str:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -142,7 +142,9 @@ class Server(ThreadingHTTPServer):
             follows = f"\n{_FOLLOWS}" * (kind == "warn")
             sections["say"] = f'<div class="say {kind}"><pre>{escaped(damage + follows)}</pre></div>'
         briefs = [self.brief(number) for number in range(len(self.checkpoints))]
-        flows = "".join(self._card(asked, number, *brief) for number, brief in enumerate(briefs))
+        order = sorted(range(len(briefs)), key=lambda number: briefs[number][1] != "bad")
+        ways = _ways(order, asked.flow)
+        flows = "".join(self._card(asked, number, ways, briefs[number]) for number in order)
         name, _, state = briefs[asked.flow]
         return {"title": escaped(f"{name}: {state}"), "flows": flows, **sections}
 
@@ -185,9 +187,8 @@ class Server(ThreadingHTTPServer):
             return log.identity() is None and log.newest() is None
         return False
 
-    def _card(self, asked: Asked, number: int, name: str, kind: str, state: str) -> str:
-        own, count = number == asked.flow, len(self.checkpoints)
-        ways = {"next": (asked.flow + 1) % count, "before": (asked.flow - 1) % count}
+    def _card(self, asked: Asked, number: int, ways: Mapping[str, int], brief: tuple[str, str, str]) -> str:
+        own, (name, kind, state) = number == asked.flow, brief
         steps = " ".join(way for way, to in ways.items() if to == number)  # of two flows the other is both
         key = f' data-key="{steps}"' * bool(steps and not own)
         current = ' aria-current="page"' * own
@@ -196,6 +197,12 @@ class Server(ThreadingHTTPServer):
             f'<a class="{kind}" href="{path}"{current}{key} title="{escaped(self.checkpoints[number])}">'
             f"{escaped(name)}<small>{escaped(state)}</small></a>"
         )
+
+
+def _ways(order: list[int], flow: int) -> dict[str, int]:
+    """The flows beside one, by the keys that lead there."""
+    at = order.index(flow)
+    return {"next": order[(at + 1) % len(order)], "before": order[at - 1]}
 
 
 class _Handler(BaseHTTPRequestHandler):

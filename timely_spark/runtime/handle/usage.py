@@ -92,17 +92,18 @@ def flow_processes(driver: int) -> dict[str, Processes]:
             continue  # about to become another program: until then it shares the JVM's memory
         totals[kind] = totals.get(kind, Processes()) + taken
         for child in children[pid]:
-            below = JVM if stats[child][1] == "java" else _kind(child) if kind == JVM else kind
+            below = JVM if stats[child][1] == "java" else _kind(child, stats[child][1], kind)
             waiting.append((child, DRIVER if child == driver else below))
     return totals
 
 
-def _kind(pid: int) -> str:
-    """The kind of a process that a JVM has started."""
-    command = b""
-    with suppress(OSError):
-        command = (_PROCESSES / str(pid) / "cmdline").read_bytes()
-    return next((kind for mark, kind in _KINDS.items() if mark in command), JVM)
+def _kind(pid: int, name: str, parent: str) -> str:
+    """The kind of a process: below a JVM by its command line; a fork (`forks`) is named after its program."""
+    command = name.encode()
+    if parent == JVM:
+        with suppress(OSError):
+            command = (_PROCESSES / str(pid) / "cmdline").read_bytes()
+    return next((kind for mark, kind in _KINDS.items() if mark in command), parent)
 
 
 def _stat(pid: str) -> tuple[int, str, Processes]:

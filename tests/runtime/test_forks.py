@@ -1,0 +1,106 @@
+"""A Python process of Spark that is forked is as one that was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from timely_spark.runtime import forks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
+]
+HOME = ["-m", "pyspark.find_spark_home"]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTEST_CURRENT_TEST")  # it changes all the time
+        program = forks.serve_forks(tmp_path_factory.mktemp("forks"))
+    assert program is not None
+    return program
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A folder with another PySpark: who runs there and has none yet imports it."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "find_spark_home.py").write_text("print('Python itself')")
+    return tmp_path
+
+
+def said(*command: str, folder: Path, **variables: str) -> str:
+    return subprocess.check_output(command, env=environment() | variables, cwd=folder, text=True)
+
+
+def environment() -> dict[str, str]:
+    """The environment of the server, as of a JVM that this process starts."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return own | {"PYTHONHASHSEED": "0"}
+
+
+def test_a_fork_has_the_environment_of_the_program_and_prints_where_it_does(python: str, other: Path) -> None:
+    for home in ("/one", "/two"):
+        assert said(python, *HOME, folder=other, SPARK_HOME=home) == f"{home}\n"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"OMP_NUM_THREADS": "2"}, {"PYTHONHASHSEED": "1"}, {"TZ": "Asia/Tokyo"}, {forks.SERVER: "/no/such"}],
+)
+def test_where_imports_may_have_read_another_environment_python_itself_runs(
+    variables: dict[str, str], python: str, other: Path
+) -> None:
+    assert said(python, *HOME, folder=other, **variables) == "Python itself\n"
+
+
+def test_python_itself_runs_any_other_program(python: str, tmp_path: Path) -> None:
+    assert said(python, "-c", "import sys; print(sys.executable)", folder=tmp_path) == f"{sys.executable}\n"
+
+
+def test_a_process_with_threads_is_not_forked(python: str, other: Path) -> None:
+    program = """
+import sys, threading
+from timely_spark.runtime import forks
+listener = forks.listening(sys.argv[1])
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+sys.argv[1], forks.IMPORTED = str(listener.detach()), ()
+forks.main()
+"""
+    place = str(other / "threads")
+    command = [sys.executable, "-c", program, place]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
+        while server.poll() is None and not os.path.exists(place):  # noqa: PTH110
+            pass
+        assert said(python, *HOME, folder=other, **{forks.SERVER: place}) == "Python itself\n"
+        assert server.wait(60) == 0
+
+
+def test_a_fork_ends_with_the_program_that_stands_for_it(python: str) -> None:
+    command = [python, "-m", "pyspark.daemon", "pyspark.worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=environment()) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert len(daemon.stdout.read(4)) == 4, "its port"
+        daemon.kill()
+        assert daemon.stdout.read() == b""
+
+
+def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from timely_spark.runtime import forks
+print(forks.serve_forks(Path(sys.argv[1])), os.environ[forks.SERVER])
+"""
+    python, place = said(sys.executable, "-c", program, str(tmp_path), folder=tmp_path).split()
+    assert os.access(python, os.X_OK)
+    assert not Path(place).parent.exists()
