@@ -152,7 +152,7 @@ def resident_bounded(checkpoint: Path, epochs: int, monkeypatch: pytest.MonkeyPa
 def test_epochs_inside_a_micro_batch_leave_neither_files_nor_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resident_bounded(tmp_path, 230, monkeypatch)
+    resident_bounded(tmp_path, 150, monkeypatch)
 
 
 @pytest.mark.campaign

@@ -23,8 +23,6 @@ READ = re.compile(r'readStream\.table\("(\w+)"\)')
 INPUT = re.compile(r'flow\.input\("(\w+)", "([^"]+)"')
 KEPT = re.compile(r'"out/(\w+)"')
 STARTED = sorted(page for page, text in PAGES.items() if "def on_spark(" in text and KEPT.search(text))
-#: Those that run always: an algorithm with two inputs. tests/test_maintained.py keeps a query in SQL.
-SOME = {"routes"}
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
@@ -61,10 +59,9 @@ def test_the_nearest_shops_are_those_before_their_distances_are_rounded() -> Non
     assert sorted((row["who"], row["shop"]) for row in rows) == [("ann", "b"), ("ann", "c"), ("eve", "d")]
 
 
+@pytest.mark.campaign  # tests/test_maintained.py keeps an algorithm, one of two inputs, and a query in SQL
 @pytest.mark.usefixtures("shared")
-@pytest.mark.parametrize(
-    "page", [page if page in SOME else pytest.param(page, marks=pytest.mark.campaign) for page in STARTED]
-)
+@pytest.mark.parametrize("page", STARTED)
 def test_a_page_keeps_on_spark_the_table_that_it_shows(page: str, spark: SparkSession) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     with redirect_stdout(io.StringIO()):

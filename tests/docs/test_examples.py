@@ -116,6 +116,8 @@ def shared(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 #: Those whose programs ask for a session.
 RUN = {document: program for document, program in SHOWN.items() if program.strip()}
 ON_SPARK = {document for document, program in RUN.items() if "getOrCreate()" in program}
+#: Of these, those that always run; all run in the campaign.
+FIRST = {"README.md", "docs/from-foreachbatch.md"}
 
 
 @pytest.mark.slow
@@ -124,10 +126,12 @@ def test_the_blocks_of_a_document_run(document: str, folder: Path) -> None:
     check_printed(document, _run(RUN[document], f"{Path(document).name}.py", folder))
 
 
-@pytest.mark.share(5)
 @pytest.mark.timeout(480)
 @pytest.mark.usefixtures("shared")
-@pytest.mark.parametrize("document", sorted(ON_SPARK))
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(one, marks=[pytest.mark.campaign] * (one not in FIRST)) for one in sorted(ON_SPARK)],
+)
 def test_the_blocks_of_a_document_run_on_spark(
     document: str,
     spark: SparkSession,

@@ -22,7 +22,7 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(9)
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -18,7 +18,7 @@ from timely_spark.show.drawing import Marks, sketch_svg, to_html, to_svg
 from timely_spark.show.explain import explain
 from timely_spark.show.layout import ROOT, Box, frames, lay_out
 from timely_spark.show.mermaid import to_mermaid
-from timely_spark.show.sketch import Sketch
+from timely_spark.show.sketch import Arrow, Enclosure, Sketch, Step
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -190,6 +190,27 @@ def test_a_box_is_opened_by_its_name_and_no_other() -> None:
     assert Sketch.decode(json.loads(json.dumps(whole.encode()))) == whole
     with pytest.raises(UnknownName, match="'part'"):
         components().explain(expand="part")
+
+
+@pytest.mark.parametrize(("last_is_free", "costs"), [(False, True), (True, False)])
+def test_arrows_into_a_box_are_one_with_the_ways_the_costs_and_the_channels_of_all(
+    *, last_is_free: bool, costs: bool
+) -> None:
+    box = Enclosure(key="call:parts", kind="call", name="parts", title="cc", where="")
+    steps = tuple(
+        Step(key=name, name=name, title=name, label="", where="", kind="vertex", steps=(name,), frames=frames)
+        for name, frames in [("x", ()), *((name, (box.key,)) for name in "abc")]
+    )
+    ways = [("a", "by k", True, (0, 2)), ("b", "", False, (1,)), ("c", "by n", last_is_free, (2,))]
+    arrows = tuple(
+        Arrow(index=index, source="x", target=target, exchange=exchange, free=free, channels=channels)
+        for index, (target, exchange, free, channels) in enumerate(ways)
+    )
+
+    (arrow,) = Sketch(steps=steps, frames={box.key: box}, arrows=arrows).folded().arrows
+
+    assert (arrow.source, arrow.target, arrow.exchange) == ("x", box.key, "by k, by n")
+    assert (arrow.costs, arrow.channels) == (costs, (0, 2, 1))
 
 
 def test_a_box_has_no_name_of_an_output() -> None:

@@ -34,7 +34,7 @@ def motifs(
     node: str = "node",
     name: str | None = None,
 ) -> Collection:
-    """All matches of a pattern in a directed graph: a node for each of its nodes, with the edges it has.
+    """All matches of a pattern in a directed graph: a node of the graph for each node of the pattern.
 
     A pattern is written as in GraphFrames, ``"(a)-[]->(b); (b)-[e]->(c); !(a)-[]->(c)"``, or for short
     ``"a->b, b->c, !a->c"``. ``(a)`` and ``[e]`` name a node and an edge; one without a name, ``()`` or

@@ -294,7 +294,7 @@ def to_delta(
             exists must have the same ones. An empty text there is an error, also in a table that was
             partitioned before: Delta would store it as null. Spark writes its epochs, also small ones.
         cluster_by: columns by which OPTIMIZE sorts rows into files (liquid clustering); not with
-            `partition_by`. A start gives them to a table that exists, as it does with the next two.
+            `partition_by`. At a start a table that exists gets them, a new `comment` and new `properties`.
         comment: what the table is, for its readers.
         properties: the table's properties, as ``{"delta.enableChangeDataFeed": "true"}``; others stay.
         release: "epoch", or "arrival" to append each round's records at once.

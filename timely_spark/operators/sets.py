@@ -61,8 +61,8 @@ def check_same_schema(operator: str, names: tuple[str, str], left: pa.Schema, ri
 def union(stream: Stream, other: Stream, *, all: bool = False, name: str | None = None) -> Stream:
     """The records that one of two streams has at a time: SQL's ``UNION``.
 
-    Each different record goes out once per time, when the time is complete. With `all` every record goes out
-    as often as both sides have it, as from `concat`, which forwards at once. (PySpark's `union` is with
+    Each different record goes out once per time, when the time is complete. With `all` a record goes out as
+    often as the two sides together have it, as from `concat`, which forwards at once. (PySpark's `union` has
     `all`.) Null equals null, and NaN equals NaN. For the records of all times so far see `Collection.union`,
     or use ``concat(other).distinct()``. Give two inputs ``epochs="manual"``: by the clock, what is sent to
     both together may be read by two batches, which have two times. Source: Union of Naiad section 4.2.

@@ -48,7 +48,7 @@ class TimeSpan(NamedTuple):
         return [value for value in values if self.since <= value[0] <= self.until]
 
     def others(self) -> dict[str, TimeSpan]:
-        """The spans to which a key leads: half of this one, twice as much, and what was before and after."""
+        """The spans that keys lead to: half as long, twice as long, and half a span earlier or later."""
         since, until = self
         half = (until - since) / 2
         return {

@@ -93,25 +93,25 @@ class Overview:
     def tables(self) -> Iterator[Table]:
         """The overview as tables."""
         manifest, epochs = self.manifest, self.manifest.open_epochs
-        open_ = [["epochs in flight", listed(epochs, _EPOCHS) or "none"]]
+        facts = [["epochs in flight", listed(epochs, _EPOCHS) or "none"]]
         if epochs and self.held_back_by:
-            open_.append(["held back by", ", ".join(self.held_back_by)])
-        open_ += [["latency", str(manifest.took)]] * bool(manifest.latencies)
-        open_ += [["epochs", self.residency]]
-        open_ += [["waiting", f"{backlog} of {name}"] for name, backlog in self.waiting.items()]
-        open_ += [["output", f"{name}: {one}"] for name, one in manifest.outputs.items()]
-        open_ += map(list, self.usage.lines())
-        open_ += [["hot key", text] for text in manifest.hot_keys.values()]
-        open_ += [["slow task", manifest.slow]] * bool(manifest.slow)
-        open_ += [["negative records", text] for _, text in manifest.negatives.values()]
-        open_ += [[f"expectation {step!r}", str(one)] for step, one in manifest.expectations.items()]
-        yield Table(["", ""], open_)
+            facts.append(["held back by", ", ".join(self.held_back_by)])
+        facts += [["latency", str(manifest.took)]] * bool(manifest.latencies)
+        facts += [["epochs", self.residency]]
+        facts += [["waiting", f"{backlog} of {name}"] for name, backlog in self.waiting.items()]
+        facts += [["output", f"{name}: {one}"] for name, one in manifest.outputs.items()]
+        facts += map(list, self.usage.lines())
+        facts += [["hot key", text] for text in manifest.hot_keys.values()]
+        facts += [["slow task", manifest.slow]] * bool(manifest.slow)
+        facts += [["negative records", text] for _, text in manifest.negatives.values()]
+        facts += [[f"expectation {step!r}", str(one)] for step, one in manifest.expectations.items()]
+        yield Table(["", ""], facts)
         if self.running is not None:
             yield loops_table(self.running)
         yield steps_table(self.steps)
-        if rows := list(self._batches()):
+        if batches := list(self._batches()):
             columns = ["batch", "rounds", "records", "ms", "late rows", "cut off"]
-            yield Table(columns, rows, "Last batches")
+            yield Table(columns, batches, "Last batches")
 
     def _batches(self) -> Iterator[list[Any]]:
         before = {-1: 0} | {progress.epoch: progress.rounds for progress in self.recent}

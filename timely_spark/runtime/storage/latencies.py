@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: So many classes from one duration to its double; the least duration in milliseconds.
+#: How many classes there are between a duration and its double; the least duration in milliseconds.
 _CLASSES, _LEAST = 8, 0.1
 #: The quantiles that are shown, by name.
 QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999}

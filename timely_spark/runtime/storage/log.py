@@ -26,9 +26,9 @@ The last line of each file is a checksum of its name and content; a blob has its
 
 Spark numbers micro-batches. Each has one batch of the flow, or many if it stays resident, so batches have
 numbers of their own; each manifest says which micro-batch it is of. A micro-batch that runs again runs its
-first batch again. That overwrites the batch's manifest, which no batch has read then: its offset is in no
-offset log entry before the commit. If a resident batch after the first has a manifest, the micro-batch
-continues after the last one that has.
+first batch again, and overwrites the manifest of that batch. No other batch has read the manifest: Spark's
+offset log has its offset only after the commit. If later batches of the micro-batch have manifests, the
+micro-batch continues after the last of these.
 
 A run writes manifests under its own term only, so a run that was presumed dead cannot overwrite manifests of
 its successor. `epochs/<N>.json` has one name for all terms, and is created exclusively: of two runs, one
@@ -79,7 +79,7 @@ def failure_file(term: int | None) -> str:
 
 #: The manifest that exists before any batch has run.
 FIRST = -1
-#: How many terms the next one is drawn of, where files are not created exclusively.
+#: The next term is drawn from so many, where files are not created exclusively.
 _DRAWN = 1 << 20
 _NESTED = ("captured", "files", "inputs", "rounds")
 #: Folders in which files are written after `flow.json` only.
@@ -260,7 +260,7 @@ class RoundLog:
             self._writes.notify_all()
 
     def wait(self, seen: int | None, seconds: float) -> None:
-        """Wait until `written` is another one than was seen; or for so many seconds."""
+        """Wait until `written` is not `seen` any more, at most so many seconds."""
         with self._writes:
             self._writes.wait_for(lambda: self.written != seen, seconds)
 
