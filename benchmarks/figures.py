@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from benchmarks.harness import RESULTS, ROOT, markdown_table
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-ALTERNATIVES, SIZING, DIFFERENTIAL = (
+ALTERNATIVES, SIZING, DIFFERENTIAL, BY_HAND = (
     DOCS / "alternatives.md",
     DOCS / "sizing.md",
     DOCS / "from-differential.md",
+    DOCS / "from-foreachbatch.md",
 )
 BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
@@ -253,6 +254,16 @@ def table() -> str:
     return markdown_table(["", "timely_spark", "others", "missed aim"], rows) + f"\nMeasured: {measured}.\n"
 
 
+def by_hand() -> str:
+    """Loops in `foreachBatch` beside flows, as Markdown."""
+    rows = []
+    for what, benchmark, case, baselines in LINES:
+        line = _line(benchmark, case, baselines)
+        if (spark := line.figures.get("a loop in `foreachBatch`")) is not None:
+            rows.append([what, *(_figure(one, line.unit) for one in (spark, line.figures[""]))])
+    return markdown_table(["", "`foreachBatch`", "a flow"], rows)
+
+
 def _aim(aim: str, unit: str) -> str:
     """An aim as people read it: "at most 5 s", "at least 4 times as fast"."""
     for sign, words in (("<=", "at most"), (">=", "at least"), ("<", "less than")):
@@ -465,6 +476,7 @@ TABLES = (
     (SIZING, "<!-- measured: missed -->\n", missed),
     (SIZING, "<!-- measured: cold -->\n", cold),
     (DIFFERENTIAL, "<!-- measured: engine -->\n", engine),
+    (BY_HAND, "<!-- measured: by hand -->\n", by_hand),
     (ALTERNATIVES, "<!-- measured: recursion -->\n", recursion),
     (ALTERNATIVES, "<!-- measured: state -->\n", state),
 )

@@ -16,7 +16,7 @@ from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import GraphError
-from timely_spark.pipeline import read_pipeline
+from timely_spark.pipeline import checkpoints_in, read_pipeline
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.sql_file import columns_ddl, read_statements
@@ -280,6 +280,20 @@ def test_a_flow_never_gets_the_checkpoint_of_one_whose_views_are_gone(run: Run) 
     assert {*run(a=PAYERS, b=COUNTS)} == {"1", "2"}
     run(a=PAYERS)
     assert {*run(a=PAYERS, c=COUNTS)} == {"1", "3"}
+
+
+def test_commands_find_the_flows_in_the_folder_of_a_run(run: Run, tmp_path: Path, capsys: Any) -> None:
+    run(a=PAYERS, b=COUNTS)
+    run(a=PAYERS, c=COUNTS)
+    first, second = (f"{tmp_path}/check/{number}" for number in (1, 2))
+    assert checkpoints_in(f"{tmp_path}/check") == [first, second]
+    assert checkpoints_in(first) == [first]
+
+    assert main(["status", f"{tmp_path}/check"]) == 1
+    assert f"of 2 flows\nHint: give one of them: {first}, {second}.\n" in capsys.readouterr().err
+    run(a=PAYERS)
+    assert main(["inspect", f"{tmp_path}/check"]) == 1
+    assert f"{first} holds no checkpoint" in capsys.readouterr().err  # no batch has run
 
 
 def test_nothing_is_told_of_views_that_do_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

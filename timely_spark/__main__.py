@@ -24,7 +24,7 @@ from timely_spark.demo import flow as demo
 from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.graph import seconds
 from timely_spark.graph.arguments import nearest
-from timely_spark.pipeline import read_pipeline
+from timely_spark.pipeline import checkpoints_in, read_pipeline
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
 from timely_spark.runtime.handle.query import Query
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Reads a checkpoint, of a running flow or not; needs neither Spark nor the flow's code.",
     )
     status.set_defaults(run=_watched)
-    status.add_argument("checkpoint", help="the directory (or URI) given to start()")
+    status.add_argument("checkpoint", help="the directory (or URI) given to start(), or to run")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument(
         "--expand",
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Reads a checkpoint, of a running flow or not; needs neither Spark nor the flow's code.",
     )
     look.set_defaults(run=partial(_shown, text=_inspected))
-    look.add_argument("checkpoint", help="the directory (or URI) given to start()")
+    look.add_argument("checkpoint", help="the directory (or URI) given to start(), or to run")
     look.add_argument("--round", type=int, metavar="N", help="a batch (the newest)")
     look.add_argument("--step", metavar="NAME", help="the step whose state and records in flight are shown")
     look.add_argument("--limit", type=int, default=20, metavar="ROWS", help="rows of a table (%(default)s)")
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     left_out.set_defaults(run=partial(_shown, text=_skipped))
-    left_out.add_argument("checkpoint", help="the directory (or URI) given to start()")
+    left_out.add_argument("checkpoint", help="the directory (or URI) given to start(), or to run")
     which = left_out.add_mutually_exclusive_group(required=True)
     which.add_argument("--file", metavar="NAME", help="the path of a file, or the end of its path")
     which.add_argument("--entry", type=int, metavar="N", help="the number of an entry of a handle")
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Reads checkpoints, of running flows or not; needs neither Spark nor the flows' code.",
     )
     serve.set_defaults(run=_served)
-    serve.add_argument("checkpoint", nargs="+", help="the directories (or URIs) given to start()")
+    serve.add_argument("checkpoint", nargs="+", help="the directories (or URIs) given to start(), or to run")
     serve.add_argument("--address", default="127.0.0.1", help="others need the URL's token (%(default)s)")
     serve.add_argument("--port", type=int, default=8265, help="0: any that is free (%(default)s)")
     serve.add_argument(
@@ -237,9 +237,14 @@ def _kept(options: argparse.Namespace) -> int:
 
 def _epochs(running: Query) -> None:
     """Print the epochs of a query until it ends."""
+    newest = -1
     for done in running.epochs():
-        print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
+        if done.epoch > newest:  # it comes once for each output
+            print(f"epoch {done.epoch}: {done.milliseconds} ms", flush=True)  # noqa: T201
+            newest = done.epoch
     running.await_termination()
+    if newest < 0:
+        print(f"{running.name}: no new input", flush=True)  # noqa: T201
 
 
 def _jobs() -> dict[str, Path]:
@@ -270,8 +275,9 @@ def _worked(options: argparse.Namespace) -> int:
 
 
 def _served(options: argparse.Namespace) -> int:
+    checkpoints = [one for folder in options.checkpoint for one in checkpoints_in(folder)]
     try:
-        server = Server(options.checkpoint, address=options.address, port=options.port, slo=options.slo)
+        server = Server(checkpoints, address=options.address, port=options.port, slo=options.slo)
     except (OSError, OverflowError) as error:
         return _failed(f"cannot listen at {options.address}:{options.port}: {error}")
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
@@ -367,6 +373,10 @@ def _watched(options: argparse.Namespace) -> int:
 
 def _shown(options: argparse.Namespace, text: Callable[[argparse.Namespace], str]) -> int:
     try:
+        options.checkpoint, *others = checkpoints = checkpoints_in(options.checkpoint)
+        if others:
+            msg = f"there are the checkpoints of {len(checkpoints)} flows"
+            return _failed(with_hint(msg, f"give one of them: {', '.join(checkpoints)}."))
         shown = text(options)
     except TimelyError as error:
         return _failed(_message(error))

@@ -22,8 +22,8 @@ package. An algorithm is a function from collections to collections: most need o
 - Arrays: `flat` makes a column one Arrow array, `numbers` a numpy array. `Hashes`, `Indices` and `Mask` are
   arrays of uint64, int64 and bool. `changes`, `in_order` and `ranges` are runs, sorting and slices of them.
 - Functions and expressions of users: `project` computes expressions of a table, `projected` their schema,
-  checked; `columns_in` are the columns that one reads; `map_records` calls a function for each row, and
-  `as_table` makes a table of a schema from what a function returns.
+  checked; `columns_in` are the columns that one reads; `named_expressions` binds texts in SQL; `map_records`
+  calls a function for each row, and `as_table` makes a table of a schema from what a function returns.
 
 Example:
     The number of distinct values of each key, as a reduction of one's own:
@@ -77,6 +77,7 @@ from timely_spark.graph import (
 )
 from timely_spark.operators.route import by_workers
 from timely_spark.operators.rows import check_function, computed, map_records
+from timely_spark.operators.sql import named_expressions
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Indices, Mask, flat, numbers
 from timely_spark.state.buffering import BufferingVertex
@@ -147,6 +148,7 @@ __all__ = [
     "integer",
     "large_sums",
     "map_records",
+    "named_expressions",
     "numbers",
     "padded",
     "project",

@@ -179,7 +179,7 @@ class Pipeline:
                 views, own = part["views"], _identities(files)
                 flow, _ = self.flow(called, spark=spark, views=views, overwrite=own, planned=planned)
                 try:
-                    query = flow.start(spark, checkpoint=files.path(str(number)), **options)
+                    query = flow.start(spark, checkpoint=_place(files, number), **options)
                 except FlowChanged as error:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
@@ -482,6 +482,21 @@ def _size(table: TableSource) -> float | None:
     return None
 
 
+def checkpoints_in(folder: str) -> list[str]:
+    """The checkpoints in a folder that `Pipeline.start` was given; any other is a flow's own."""
+    files = Files(folder)
+    return [_place(files, part["number"]) for part in _saved(files) if part["views"]] or [folder]
+
+
+def _place(files: Files, number: int) -> str:
+    """The checkpoint of a flow, by its number.
+
+    >>> _place(Files("s3://bucket/check?region=eu-west-1"), 2)
+    's3://bucket/check/2?region=eu-west-1'
+    """
+    return files.below(str(number)).location
+
+
 def _saved(files: Files) -> list[dict[str, Any]]:
     """All flows that a folder of checkpoints has had: number, and the views that it keeps, with plans."""
     parts: list[dict[str, Any]] = (files.json(PARTS) or {"parts": []})["parts"]
@@ -490,7 +505,7 @@ def _saved(files: Files) -> list[dict[str, Any]]:
 
 def _identities(files: Files) -> frozenset[str]:
     """The ids of the checkpoints in a folder of checkpoints."""
-    logs = (RoundLog(files.path(str(part["number"]))) for part in _saved(files))
+    logs = (RoundLog(_place(files, part["number"])) for part in _saved(files))
     return frozenset(identity["id"] for log in logs if (identity := log.identity()) is not None)
 
 

@@ -1,4 +1,4 @@
-"""The figures of README and of docs/alternatives.md are those of the committed results."""
+"""The figures of README and of pages are those of the committed results."""
 
 from __future__ import annotations
 

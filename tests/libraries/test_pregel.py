@@ -312,10 +312,10 @@ def test_a_node_that_halted_before_sends_nothing_and_one_that_halts_sends_for_th
     ts.pregel(
         nodes,
         edges,
-        with_vertex_column={"v": (pc.field("v"), pc.field("v") + pc.coalesce(pc.field("msg"), pc.scalar(1)))},
-        send_msg_to_dst=pc.field("src_v"),
+        with_vertex_column={"v": ("abs(v)", "v + coalesce(msg, 1)")},  # texts in SQL
+        send_msg_to_dst="CASE WHEN dst_v >= 0 THEN src_v END",
         agg_msgs="sum",
-        halt=pc.field("v") >= 3,
+        halt="v >= 3",
         max_iterations=4,
     ).nodes.changes().capture("out")
 
@@ -441,6 +441,9 @@ def test_a_text_names_a_column_and_a_part_is_taken() -> None:
         ({"aggregators": {"msg": ("sum", pc.field("v"))}}, "of the messages, and"),
         ({"halt": pc.field("v")}, "not a condition"),
         ({"halt": pc.field("w") > 1}, "halt"),
+        ({"halt": "w > 1"}, "halt.*w"),
+        ({"halt": True}, "halt=True is not an expression"),
+        ({"send_msg_to_dst": "src_rank + 1"}, "send_msg_to_dst.*src_rank"),
         ({"mutate": 1}, "not a function"),
         ({"max_iterations": 0}, "max_iterations"),
         ({"src": "gone"}, "gone"),

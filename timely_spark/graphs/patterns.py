@@ -28,7 +28,7 @@ def motifs(
     pattern: str,
     *,
     nodes: Collection | None = None,
-    where: Mapping[str, pc.Expression] | None = None,
+    where: Mapping[str, str | pc.Expression] | None = None,
     src: str = "src",
     dst: str = "dst",
     node: str = "node",
@@ -42,9 +42,9 @@ def motifs(
     arrow may also point to the left. For an undirected graph give edges in both directions.
 
     Several nodes of the pattern may be one node of the graph, as in GraphFrames: a match is a homomorphism.
-    If they must differ, say so: ``.where(pc.field("a") != pc.field("c"))``. A pattern that looks the same
-    from several nodes has as many matches of the same nodes: ``"a->b, b->c, c->a"`` finds each triangle three
-    times, and once with ``.where((pc.field("a") < pc.field("b")) & (pc.field("a") < pc.field("c")))``.
+    If they must differ, say so: ``.where("a <> c")``. A pattern that looks the same from several nodes has
+    as many matches of the same nodes: ``"a->b, b->c, c->a"`` finds each triangle three times, and once with
+    ``.where("a < b AND a < c")``.
     Parallel edges are different ones, so multiplicities multiply; self-loops are edges.
 
     The pattern is one `wcoj`: each changed edge is extended to all matches that it is part of, one node after
@@ -56,8 +56,8 @@ def motifs(
         edges: the directed edges.
         pattern: the pattern. Its nodes hang together.
         nodes: the nodes, each once: those with a name in the pattern must be among them.
-        where: for names of the pattern, an expression over the columns of `nodes`, or of `edges`, that the
-            node or edge must satisfy: its label, for example.
+        where: for names of the pattern, a condition on the columns of `nodes`, or of `edges`, that the
+            node or edge must satisfy, as ``{"f": "kind = 'follows'"}``: as for `Collection.where`.
 
     **Columns:** in: `src`, `dst`, of any key type; `node`. Edges and nodes with nulls there are ignored. Out:
     each named node (of an edge its source first), of their type; then ``e_x`` for a further column ``x`` of
@@ -66,10 +66,10 @@ def motifs(
     Example:
         Who follows someone who likes a film, but not that one's follower?
 
-        >>> import pyarrow.compute as pc, timely_spark as ts
+        >>> import timely_spark as ts
         >>> flow = ts.Dataflow("motifs")
         >>> edges = flow.input("edges", "src long, dst long, kind string, diff long").collection(diff="diff")
-        >>> likes, follows = pc.field("kind") == "likes", pc.field("kind") == "follows"
+        >>> likes, follows = "kind = 'likes'", "kind = 'follows'"
         >>> pattern = "(a)-[f]->(b); (b)-[l]->(film); !(b)-[]->(a)"
         >>> found = ts.graphs.motifs(edges, pattern, where={"f": follows, "l": likes})
         >>> _ = found.select("a", "b", "film").changes().capture("out")

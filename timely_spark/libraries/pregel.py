@@ -39,7 +39,7 @@ def pregel(
     nodes: Collection,
     edges: Collection,
     *,
-    with_vertex_column: Mapping[str, tuple[Any, pc.Expression]] | None = None,
+    with_vertex_column: Mapping[str, tuple[Any, str | pc.Expression]] | None = None,
     compute: Callable[[pa.Table], Any] | None = None,
     vprog: Callable[[Any], Any] | None = None,
     send_msg_to_dst: Message | None = None,
@@ -47,7 +47,7 @@ def pregel(
     agg_msgs: str | Callable[[Collection], Collection] = "sum",
     initial_msg: Any = None,
     aggregators: Mapping[str, tuple[str, Any]] | None = None,
-    halt: pc.Expression | None = None,
+    halt: str | pc.Expression | None = None,
     mutate: Callable[[Collection, Collection], tuple[Collection, Collection]] | None = None,
     max_iterations: int | None = None,
     on_limit: Literal["return", "warn", "raise"] | None = None,
@@ -77,8 +77,8 @@ def pregel(
         nodes: one record for each node.
         edges: the directed edges; parallel ones send several messages.
         with_vertex_column: for each column that is added or replaced its initial value, of the
-            nodes' columns, and its value after a superstep; both are expressions, columns' names or
-            constants (a text is a name; a constant text is ``pc.scalar("...")``).
+            nodes' columns, and its value after a superstep: expressions, of ``pyarrow.compute`` or as texts
+            in Spark's SQL, columns' names or constants (a constant text is ``"'...'"``).
         compute: or a function of an Arrow table of nodes; returns a table, or pandas frame, of their new
             columns without `node`, row by row.
         vprog: or, slower, a function of one node (a named row); returns the new columns as tuple or dict, or

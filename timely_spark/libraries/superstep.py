@@ -19,6 +19,7 @@ from timely_spark.authors import (
     caller,
     describe,
     map_records,
+    named_expressions,
     numbers,
     project,
     projected,
@@ -33,10 +34,11 @@ HALTED = "halted"
 IS_MESSAGE = "__timely_message"
 
 
-def by_expressions(columns: Mapping[str, pc.Expression], schema: pa.Schema, batch: pa.Schema) -> Program:
+def by_expressions(columns: Mapping[str, Any], schema: pa.Schema, batch: pa.Schema) -> Program:
     """The program of an expression for each column that changes; all read the columns of a `batch`."""
-    new = {name: columns.get(name, name) for name in schema.names}
-    computed = projected("pregel: with_vertex_column", new, batch)
+    step = "pregel: with_vertex_column"
+    new = named_expressions(step, batch, {name: columns.get(name, name) for name in schema.names})
+    computed = projected(step, new, batch)
     if computed != schema:
         msg = f"pregel: columns ({describe(schema)}) are ({describe(computed)}) after a superstep"
         hint = "cast one of them, as in pc.field('msg').cast('double')."
@@ -75,7 +77,7 @@ class Superstep(Logic):
     columns: pa.Schema
     messages: tuple[str, ...]
     aggregates: tuple[str, ...]
-    halt: pc.Expression | None
+    halt: Any
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         """The nodes after the superstep."""

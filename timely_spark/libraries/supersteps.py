@@ -17,6 +17,7 @@ from timely_spark.authors import (
     check_columns,
     columns_in,
     describe,
+    named_expressions,
     padded,
     projected,
     reduced,
@@ -40,7 +41,7 @@ class Supersteps:
     program: MakeProgram
     agg_msgs: str | Callable[[Collection], Collection]
     aggregators: Mapping[str, tuple[str, Any]]
-    halt: pc.Expression | None
+    halt: str | pc.Expression | None
     to_dst: Message | None
     to_src: Message | None
 
@@ -100,9 +101,10 @@ class Supersteps:
         of_near = {near: "node", **{f"{near}_{column}": column for column in columns}}
         senders = nodes if self.halt is None else nodes.where(pc.is_valid(pc.field(HALTED)))
         triplets = senders.select(of_near).join(links, on=near)
-        named = message if isinstance(message, Mapping) else {"msg": message}
         receivers = nodes.select(of_far)
         every = pa.schema([*triplets.schema, *(f for f in receivers.schema if f.name != far)])
+        named = message if isinstance(message, Mapping) else {"msg": message}
+        named = named_expressions(f"pregel: send_msg_to_{far}", every, named)
         read = {name for one in named.values() for name in columns_in(one, every)}
         if read & {*of_far} - {far}:
             triplets = triplets.join(receivers, on=far)
@@ -122,10 +124,10 @@ class Supersteps:
             msg = f"pregel: {both} are columns of the messages, and of the nodes or aggregators"
             raise SchemaError(msg, where=caller(), hint="rename one.")
         batch = pa.schema([*(field for field in wide.schema if field.name != HALTED), *received])
-        if self.halt is not None and not isinstance(self.halt, pc.Expression):
+        if not isinstance(self.halt, str | pc.Expression | None):
             msg = f"pregel: halt={self.halt!r} is not an expression"
             raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
-        votes = {} if self.halt is None else {HALTED: self.halt}
+        votes = named_expressions("pregel: halt", batch, {} if self.halt is None else {HALTED: self.halt})
         if projected("pregel: halt", votes, batch).types != [pa.bool_()] * len(votes):
             msg = f"pregel: halt={self.halt} is not a condition"
             raise SchemaError(msg, where=caller(), hint="compare with something, as pc.field('msg') > 1.")
@@ -135,7 +137,7 @@ class Supersteps:
             columns,
             tuple(received.names),
             tuple(self.aggregators),
-            self.halt,
+            votes.get(HALTED),
         )
         full = pa.schema([*wide.schema, *received])
         parts = [padded(part, full, **{IS_MESSAGE: pc.scalar(part is messages)}) for part in (wide, messages)]
@@ -143,7 +145,5 @@ class Supersteps:
 
 
 def value_of(value: Any) -> Any:
-    """An expression as it is; that of a column, by its name; or that of a constant."""
-    if isinstance(value, str):
-        return pc.field(value)
-    return value if isinstance(value, pc.Expression) else pc.scalar(value)
+    """A text or an expression as it is; or the expression of a constant."""
+    return value if isinstance(value, str | pc.Expression) else pc.scalar(value)

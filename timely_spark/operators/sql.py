@@ -29,7 +29,17 @@ def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[
     """Each column to compute, by its name: a column's name, or an expression.
 
     A text that is the name of a column, or could be one, is a name; "*" is all columns; any other is an
-    expression.
+    expression in Spark's SQL. What is not a text stays as it is.
+
+    Example:
+        >>> orders = pa.schema({"price": pa.int64(), "amount": pa.int64()})
+        >>> columns = named_expressions("totals", orders, "price", {"total": "price * amount"})
+        >>> columns["price"], columns["total"].type
+        ('price', DataType(int64))
+
+    Raises:
+        SqlError: a text does not fit; the message shows the place.
+        SchemaError: an expression has no name.
     """
     chosen: dict[str, Any] = {}
     for column in columns:
