@@ -121,6 +121,7 @@ def test_a_change_gets_into_what_is_loaded_and_is_seen(one: Mutation, tmp_path: 
     assert seen(module) != before
 
 
+@pytest.mark.slow
 def test_a_change_keeps_the_variables_of_a_closure(tmp_path: Path) -> None:
     (one,) = [one for one in mutations_of(CLOSED, "closed.py") if one.kind == "drop a delta"]
     path = tmp_path / "closed.py"

@@ -205,6 +205,7 @@ def of_fewer_sources(checkpoint: Path, _: Path) -> None:
 EXCHANGES = [exchanged, exchanged_with_an_older_one, copied, of_another_checkpoint, behind, of_fewer_sources]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.__name__)
 def test_offsets_that_no_batch_was_given_are_named(
     checkpoint: Path, templates: dict[str, Path], exchange: Callable[[Path, Path], None]

@@ -43,6 +43,7 @@ def test_the_index_has_every_page_with_names_that_it_uses() -> None:
     assert {(page, name) for page, name in named if name not in words[page]} == set()
 
 
+@pytest.mark.slow
 def test_the_nearest_shops_are_those_before_their_distances_are_rounded() -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     with redirect_stdout(io.StringIO()):

@@ -24,6 +24,7 @@ def exchanges(flow: ts.Dataflow, workers: int = 3) -> int:
     return sum(c.exchange is not None and c.source is not None for c in flow.compile(workers).channels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("kind", ["int64", "int8", "uint64"])
 def test_a_record_goes_to_the_worker_of_its_number(workers: int, kind: str) -> None:
@@ -78,6 +79,7 @@ class Doubled(ts.Vertex):
         self.send_by(0, time, pa.table({"k": pc.add(batch["k"], self.by), "n": batch["k"]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_behind_a_guarantee_there_is_no_exchange(workers: int) -> None:
     def build(by: int, guarantees: str | None) -> ts.Dataflow:

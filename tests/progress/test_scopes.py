@@ -124,6 +124,7 @@ SUMMARIES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(nested(), st.data())
 def test_frontiers_are_those_of_the_flat_tracker_where_inputs_reach_some_outputs_only(
     graph: tuple[list[Any], list[Route]], data: Any

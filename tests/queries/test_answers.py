@@ -98,6 +98,7 @@ def test_spark_has_these_answers_and_no_other(spark: SparkSession) -> None:
             assert answer(query) != rows, query
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", REFUSED)
 def test_what_spark_refuses_is_refused(query: str) -> None:
     flow = ts.Dataflow("refused")
@@ -120,6 +121,7 @@ def test_spark_refuses_it(spark: SparkSession) -> None:
             session.sql(query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "first", "second"),
     [

@@ -296,6 +296,7 @@ def test_an_approximate_percentile_of_texts_is_one_of_numbers():
     assert [one.type for one in ts.sql(query, **flow_of()[1]).schema] == [pa.float64(), pa.int32()]
 
 
+@pytest.mark.slow
 def test_subqueries_without_aliases_are_joined_by_using():
     natural = "SELECT * FROM (SELECT a, b FROM t) NATURAL FULL JOIN (SELECT a, e FROM u)"
     _check([natural, "SELECT a, b, e FROM (SELECT a, b FROM t) JOIN (SELECT a, e FROM u) USING (a)"], 0)

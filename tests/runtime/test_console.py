@@ -612,6 +612,7 @@ def ask(server: Server, request: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -151,6 +151,7 @@ def test_a_table_lacks_nothing_before_the_first_delivery(
     assert (running.is_complete(), at_start(tmp_path).is_complete()) == (False, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "complete"), [(0, False), (2, True), (255, True)])
 def test_a_start_goes_back_to_the_last_epoch_however_far(
     tmp_path: Path, version: int, *, complete: bool

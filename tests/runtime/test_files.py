@@ -415,6 +415,7 @@ def test_a_quoted_name_is_one_harmless_part_of_a_path(first: str, second: str) -
     assert (parts[0].casefold() == parts[1].casefold()) == (first == second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["..", "", "a/b", "../x", "ä" * 200, "%41", "x" * 1000, "a b?c#d"])
 def test_a_step_of_any_name_has_its_files(files: Files, name: str) -> None:
     files.write(f"inputs/{quoted(name)}/0.arrow", b"x")

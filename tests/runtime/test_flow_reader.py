@@ -175,6 +175,7 @@ def test_inputs_that_the_flow_has_no_longer_stay_where_they_were(begin: Begin) -
     assert sent(read(process.reader, {**start, "inputs": {"gone": 1}}, end)) == [("x", 0)]  # as is a new one
 
 
+@pytest.mark.slow
 def test_entries_go_when_no_batch_that_is_kept_can_read_them(begin: Begin) -> None:
     process = begin(two_inputs(), keep=2)
     there = lambda: process.context.log.files.numbers("inputs/x")  # noqa: E731

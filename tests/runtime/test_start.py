@@ -505,6 +505,7 @@ def test_a_start_that_fails_leaves_no_temporary_checkpoint(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_calls_of_other_threads_wait_for_a_start(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,6 +219,7 @@ def test_an_empty_arrangement_finds_nothing() -> None:
     assert found(Arrangement(["k"]), ["a"]) == [[]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 12) | st.just(300), st.integers(0, 6)), min_size=5, max_size=30))
 def test_of_rows_that_end_no_more_than_half_have_ended_and_all_others_are_found(
     inserted: list[tuple[int, int]],

@@ -107,6 +107,7 @@ class World:
         return True
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.just("arrive"), st.integers(0, 9))
@@ -176,6 +177,7 @@ def test_files_that_no_batch_has_begun_to_read_are_counted_when_that_changes() -
         assert written.call_count == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(3))
 def test_a_process_killed_while_it_removes_merged_files_has_lost_none(after: int) -> None:
     killed = 0

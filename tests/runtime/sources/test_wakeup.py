@@ -45,6 +45,7 @@ def test_a_file_ends_the_wait_also_if_it_came_before(watching: Callable[..., Wak
         timer.join()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_made_or_made_again_is_watched(
     watching: Callable[..., Wakeup], tmp_path: Path
 ) -> None:
