@@ -375,7 +375,12 @@ class Folder:
             present = sorted({*own, *values})
             has = f"source {self.source!r} has columns ({describe(schema)})"
             msg = f"{has}; {path} lacks {missing}, it has {present}"
-            more = "" if all_of_them else self._or_quarantined(path)  # all: when the flow is built
+            more = self._or_quarantined(path)
+            if all_of_them:  # when the flow is built: nothing is skipped then
+                some = (
+                    f"of a column that only some files have defaults={{{missing[0]!r}: ...}} gives the value"
+                )
+                more = "" if other_case else f'; {some}; with on_bad_file="quarantine" an older file may fit'
             hint = f"give files(schema=...) the columns of the files; case counts{more}."
             raise BadFile(msg, where=self.where, hint=hint)
 
