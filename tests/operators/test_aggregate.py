@@ -322,6 +322,31 @@ def test_the_mean_over_a_sliding_window_forgets_and_a_window_without_values_has_
     assert rows == {0: [("a", 1.5)], 1: [("a", 6.0)], 2: [("a", None)], 3: [("a", None)], 4: [("a", None)]}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sliding_window_has_nothing_of_the_doubles_that_have_left_it(workers: int) -> None:
+    flow = ts.Dataflow("window")
+    x = flow.input("x", "k string, v double", epochs="manual").expire(after=1)
+    x.group_by("k").aggregate(t=("sum", "v"), m=("mean", "v")).capture("out")
+    x.group_by("k").aggregate(t=("sum", "v"), expire=1).capture("sessions")
+    nan, inf = math.nan, math.inf
+    epochs = [
+        [("a", nan), ("b", inf), ("c", 1e20), ("d", None)],
+        [("a", 0.1), ("b", -inf), ("c", 0.25), ("c", 0.5)],
+        [("a", 0.2), ("b", inf), ("b", -inf)],
+        [("b", 1.0)],
+    ]
+
+    made = run(flow, {"x": epochs}, workers=workers)
+
+    rows = made["out"].rows()
+    assert str(rows[0]) == str([("a", nan, nan), ("b", inf, inf), ("c", 1e20, 1e20), ("d", None, None)])
+    assert str(rows[1]) == str([("a", 0.1, 0.1), ("b", -inf, -inf), ("c", 0.75, 0.375), ("d", None, None)])
+    assert str(rows[2]) == str([("a", 0.2, 0.2), ("b", nan, nan), ("c", 0.0, None)])
+    assert (rows[3], rows[4]) == ([("a", 0.0, None), ("b", 1.0, 1.0)], [("b", 0.0, None)])
+    sums = {epoch: [row[:2] for row in of] for epoch, of in rows.items()}
+    assert str(made["sessions"].rows()) == str(sums)
+
+
 @pytest.mark.parametrize("longs", [[2**53 + 1, 2**53 + 3], [1_700_000_000_000_000] * 7])
 def test_a_mean_of_longs_beyond_what_a_double_holds_is_rounded(longs: list[int]) -> None:
     flow = ts.Dataflow("mean")

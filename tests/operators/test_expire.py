@@ -414,8 +414,11 @@ def test_a_window_that_is_joined_with_records_keeps_its_signs() -> None:
     )
     joined = x.expire(after=1).join(y, on="k").group_by("k").aggregate(total=("sum", "w"), n="count")
     joined.capture("out")
-    made = run(flow, {"x": [[(1, 1), (1, 2)], [], []], "y": [[(1, 5)], [(1, 7)], []]})["out"].rows()
-    assert made == {0: [(1, 10, 2)], 1: [(1, 0, 0)], 2: []}
+    odd = x.expire(after=1).map(lambda row: (row.v % 2, row.diff), "odd long, diff int")
+    odd.group_by("odd").count("n").capture("behind a function")
+    made = run(flow, {"x": [[(1, 1), (1, 2)], [], []], "y": [[(1, 5)], [(1, 7)], []]})
+    assert made["out"].rows() == {0: [(1, 10, 2)], 1: [(1, 0, 0)], 2: []}
+    assert made["behind a function"].rows() == {0: [(0, 1), (1, 1)], 1: [(0, 0), (1, 0)], 2: []}
 
 
 REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
@@ -434,6 +437,8 @@ REFUSED: dict[str, Callable[[ts.Stream, ts.Stream], Any]] = {
     "aggregate without signs": lambda x, _: x.select("k").group_by("k").count(),
     "upserts": lambda x, _: x.upserts("k", "v"),
     "collection": lambda x, _: x.select("k").collection(),
+    "aggregate behind a function": lambda x, _: x.map(lambda row: row.k, "k long").group_by("k").count(),
+    "distinct behind a function": lambda x, _: x.map_batches(lambda batch: batch, x.schema).distinct(),
     "distinct of a join without signs": lambda x, y: x.join(y, on="k").select("k", "w").distinct(),
 }
 

@@ -296,6 +296,14 @@ def test_windows_are_for_times_in_order_and_for_new_columns() -> None:
         x.window("n", ts.every(1)).closed.window("n", ts.every(1))
 
 
+def test_a_worker_that_has_closed_nothing_yet_gets_no_late_records_by_a_rescale() -> None:
+    """The other one was notified of the epoch already, which takes a budget or a worker that lags."""
+    first, second = CloseWindows(0), CloseWindows(0)
+    first.closed, second.highs = 20, {ts.Time(0): 20}
+    moved = CloseWindows(0).repartition([vars(first), vars(second)], 2, lambda _, table: [table, table])
+    assert [(state["closed"], state["highs"]) for state in moved] == [(None, {ts.Time(0): 20})] * 2
+
+
 def test_ends_of_windows_that_are_closed_are_forgotten() -> None:
     vertex = CloseWindows(0)
     vertex.ends = [10, 20, 30]

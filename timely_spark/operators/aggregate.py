@@ -20,14 +20,15 @@ from timely_spark.graph import (
     operator,
 )
 from timely_spark.operators.expire import Per, Sessions, check_per, checked_expire, options_text
-from timely_spark.operators.retractions import with_signs
+from timely_spark.operators.retractions import EXACT, SIGN, with_signs
 from timely_spark.operators.rows import all_named, check_name, computed
 from timely_spark.state.arrangement import Arrangement
-from timely_spark.state.arrow import Indices, flat
+from timely_spark.state.arrow import Indices, Longs, abs_bound, flat, numbers
 from timely_spark.state.buffering import BufferingVertex
+from timely_spark.state.codes import runs
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.row_times import RowTimes, compaction, time_columns, with_time
-from timely_spark.state.sums import as_sums, large_sums, too_large_sum
+from timely_spark.state.sums import as_sums, large_sums, limbs_of, sums_of_scaled_limbs, too_large_sum
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
@@ -36,6 +37,8 @@ AggregateKind: TypeAlias = Literal["count", "sum", "mean", "min", "max", "collec
 _KINDS = get_args(AggregateKind)
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
+#: An exact sum is a list with, for each scale of `limbs_of`, the scale, the number of values, and the limbs.
+_WIDTH = 6
 
 #: Types whose equal values have equal bytes; and how many keys are looked at to see whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
@@ -68,6 +71,10 @@ class Combines:
         """The summary of each key's summaries."""
         return self.fold(table, group(table, self.keys))[1]
 
+    def results(self, table: pa.Table) -> pa.Table:
+        """What is sent of summaries, of which each key has all."""
+        return table
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregates(Combines):
@@ -93,6 +100,14 @@ class Aggregates(Combines):
                 one = flat(values)
                 ends = np.concatenate([[0], np.cumsum(one.is_valid().to_numpy(zero_copy_only=False))])
                 partial[out] = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), one.drop_null())
+            elif kind == EXACT and values is not None:
+                (scales, limbs), signs = limbs_of(values), numbers(batch, f"{column}{SIGN}")
+                assert scales is not None
+                if abs_bound(signs) >= 1 << 31:  # a limb times a sign must fit
+                    raise too_large_sum()
+                parts = np.column_stack([scales, signs, *(limb * signs for limb in limbs)])
+                valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
+                partial[out] = _exact_sums(parts[valid], valid.astype(np.int64), ~valid)
             else:
                 partial[out] = values
         table = pa.table({key: batch.column(key) for key in self.keys} | partial)
@@ -137,9 +152,20 @@ class Aggregates(Combines):
         firsts = rows.select(list(self.keys)).take(groups.starts)
         columns = {key: firsts.column(key) for key in self.keys}
         for out, kind, _ in self.columns:
-            fold = _collect if kind == "collect" else _fold
+            fold = {"collect": _collect, EXACT: _add}.get(kind, _fold)
             columns[out] = fold(rows.column(out), groups, "sum" if kind == "count" else kind)
         return groups, pa.table(columns)
+
+    def results(self, table: pa.Table) -> pa.Table:
+        """The values; exact sums are rounded."""
+        for out, kind, _ in self.columns:
+            if kind == EXACT:
+                lists = flat(table.column(out))
+                of, parts = _parts(lists, np.arange(len(lists)))
+                sums = sums_of_scaled_limbs(of, len(lists), parts[:, 0], list(parts.T[2:]))
+                sums = pc.if_else(lists.is_null(), None, pa.array(sums))
+                table = table.set_column(table.schema.get_field_index(out), out, sums)
+        return table
 
     def _without_large_sums(self, rows: pa.Table, groups: Groups) -> Groups:
         """The groups, but each row of those with a sum beyond 64 bits is a group of its own."""
@@ -179,6 +205,28 @@ def _collect(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
     sizes = np.bincount(table.column("id").to_numpy(), minlength=len(groups.starts))
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), flat(table.column("value")))
+
+
+def _parts(lists: pa.Array, ids: Longs) -> tuple[Longs, Longs]:
+    """The parts of exact sums, a row each, and the number of the sum that each belongs to."""
+    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return np.repeat(ids, sizes // _WIDTH), pc.list_flatten(lists).to_numpy().reshape(-1, _WIDTH)
+
+
+def _exact_sums(parts: Longs, sizes: Longs, null: Any) -> pa.Array:
+    """Exact sums of these numbers of parts each."""
+    ends = np.concatenate([[0], np.cumsum(_WIDTH * sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(parts.ravel()), mask=pa.array(null))
+
+
+def _add(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
+    """The exact sum of each group; of a scale no part stays if nothing of it is left."""
+    of, parts = _parts(flat(lists), groups.ids)
+    equal = runs([of, parts[:, 0]], len(of))
+    firsts, totals = equal.nonzero(list(parts.T[1:]))
+    sizes = np.bincount(of[firsts], minlength=len(groups.starts))
+    null = np.logical_and.reduceat(flat(lists).is_null().to_numpy(zero_copy_only=False), groups.starts)
+    return _exact_sums(np.column_stack([parts[firsts, 0], *totals]), sizes, null)
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
@@ -250,7 +298,7 @@ class Aggregate(BufferingVertex):
         results, once = self._combined(table)
         if self.aggregates.one_row and not once:
             raise too_large_sum()
-        return results
+        return self.aggregates.results(results)
 
     def _since(self, time: Timestamp) -> int:
         """The compaction frontier when `time` is complete: later times do not distinguish earlier epochs."""
@@ -265,7 +313,7 @@ class AggregateSessions(Sessions, Aggregate):
         """The value of each key in the epoch."""
         if total.num_rows > batch.num_rows:
             raise too_large_sum()
-        return total
+        return self.aggregates.results(total)
 
 
 @operator(Stream)

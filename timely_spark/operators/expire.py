@@ -157,10 +157,9 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     Give the same number to ``aggregate(expire=...)``, which then drops keys whose window is empty.
     `aggregate` adds up counts and sums with the sign of `diff`. Other operators of streams, such as
     `distinct` and `min`, refuse retractions (`join` refuses them from both sides). Operators of collections
-    undo what is retracted, as in
-    ``.expire(2).collection(diff="diff").min("v", keys="k")``. Sums of doubles are better collections', too:
-    ``aggregate`` adds and subtracts, so a NaN, an infinity, and what was rounded away stay in a key's sum
-    (and without values it is 0, not null).
+    undo what is retracted, as in ``.expire(2).collection(diff="diff").min("v", keys="k")``. Sums are exact,
+    and one of doubles is rounded once: nothing of what has left a window is in its sum, neither a NaN nor
+    what was rounded. A key whose values have all left has the sum 0, not null.
 
     Args:
         stream: any outside loops.

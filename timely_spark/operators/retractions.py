@@ -15,6 +15,8 @@ from timely_spark.streams import Stream
 
 _SIGNED = "__timely_signed"
 """Values that are negative in retractions."""
+EXACT, SIGN = "exact", "_sign"
+"""The kind of a sum of doubles: of a column of values, and of their signs, in a column whose name ends so."""
 
 Listed = list[tuple[str, str, str | None]]
 """Aggregates: for each output column its kind and the column it reads."""
@@ -42,10 +44,13 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
         elif stage.vertex is not None and stage.vertex.keeps_signs:
             sources = ((edge.source, edge.schema.names) for edge in stream.flow.graph.into(stage))
             todo += [(source, column, name) for source, names in sources if column is None or column in names]
-        elif stage.is_routing or stage.keeps is not None:
-            old = column if column is None or stage.is_routing else (stage.keeps or {}).get(column)
+        elif stage.is_routing or stage.is_stateless or stage.keeps is not None:
+            # a function's column of signs is the one that has their name
+            keeps = None if stage.is_routing else stage.keeps
+            old = column if column is None or keeps is None else keeps.get(column)
             if column is None or old is not None:
-                todo += [(edge.source, old, name) for edge in stream.flow.graph.into(stage)]
+                into = stream.flow.graph.into(stage)
+                todo += [(e.source, old, name) for e in into if old is None or old in e.schema.names]
     return next(iter(signs.items()), None)
 
 
@@ -78,16 +83,20 @@ def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[S
     if (source := retractions_in(stream)) is None:
         return stream, listed
     values: dict[str, Any] = {}
-    for number, (_, kind, column) in enumerate(listed):
+    signed: Listed = []
+    for number, (out, kind, column) in enumerate(listed):
         diff = source[1]
         if diff is None or kind not in {"sum", "count"}:
             why = f"{kind} cannot subtract them"
             raise _refused(why, *source, operator="aggregate")
-        values[f"{_SIGNED}{number}"] = _value(stream.schema, kind, column, diff)
-    named = zip(listed, values, strict=True)
-    return computed(stream, *keys, values, own=[*keys, *values]), [
-        (out, "sum", new) for (out, *_), new in named
-    ]
+        new, types = f"{_SIGNED}{number}", [stream.schema.field(one).type for one in (column or diff, diff)]
+        if kind == "sum" and pa.types.is_floating(types[0]) and pa.types.is_integer(types[1]):
+            values |= {new: column, f"{new}{SIGN}": pc.coalesce(pc.field(diff).cast(pa.int64()), 0)}
+            signed.append((out, EXACT, new))
+        else:
+            values[new] = _value(stream.schema, kind, column, diff)
+            signed.append((out, "sum", new))
+    return computed(stream, *keys, values, own=[*keys, *values]), signed
 
 
 def _value(schema: pa.Schema, kind: str, column: str | None, diff: str) -> Any:

@@ -124,7 +124,7 @@ class CloseWindows(BufferingVertex):
             self.send_by(0, time, rows)
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
-        """Continue from the least time up to which a worker has closed its windows.
+        """Continue from the least time up to which a worker has closed its windows; None is before all.
 
         Every worker is notified again of the times that one of them has not processed. The records of windows
         that a worker has closed may still be in its arrangement: they are dropped.
@@ -135,10 +135,9 @@ class CloseWindows(BufferingVertex):
             if "state" in state:
                 one["state"] = state["state"].later(-FAR if state.get("closed") is None else state["closed"])
             current.append(one)
+        closed: list[Any] = [state.get("closed") for state in states]
         whole = {
-            "closed": min(
-                (state["closed"] for state in states if state.get("closed") is not None), default=None
-            ),
+            "closed": None if None in closed else min(closed),
             "ends": sorted({end for state in states for end in state.get("ends", ())}),
             "highs": {time: high for state in states for time, high in state.get("highs", {}).items()},
         }
