@@ -269,6 +269,27 @@ def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> No
         assert [step for step in missing.steps if step.records.num_rows] == []
 
 
+def test_columns_may_be_called_time_and_diff_and_the_flow_names_the_column_of_differences() -> None:
+    flow = ts.Dataflow("readings")
+    x = flow.input("x", "time long, diff string, change long", epochs="manual").collection(diff="change")
+    x.distinct(name="once").capture("out", diff="change")
+    x.count("n", keys="diff").capture("sizes", diff="change")
+    readings = {"x": [[(5, "a", 1), (7, "b", 1)], [(5, "a", -1)]]}
+
+    there = explain_row(flow, readings, "out", {"time": 7})
+    sizes = explain_row(flow, readings, "sizes", {"diff": "b"})
+
+    assert (there.present, there.inputs["x"]["time"].to_pylist()) == (True, [7])
+    assert "once" in {each.step for each in there.steps}
+    (once,) = (each.records for each in there.steps if each.step == "once")
+    assert once.to_pylist() == [{"time_": "(0)", "time": 7, "diff": "b", "diff_": 1}]
+    assert "): (0) (time=7, diff='b', diff_=1)" in str(there)
+    assert sizes.present
+    gone = explain_row(flow, readings, "out", {"time": 5})
+    assert not gone.present
+    assert not explain_row(flow, readings, "out", {"diff": "a", "time": 7}).present
+
+
 @pytest.mark.slow
 def test_a_call_of_the_library_is_one_line_of_the_text() -> None:
     """Strongly connected components are some fifty steps: the text has what leaves them."""

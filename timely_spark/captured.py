@@ -47,6 +47,8 @@ class Captured:
     epochs: dict[int, pa.Table] = field(default_factory=dict)
     #: The last epoch that is complete, also one without records; -1 if none is; None if it is unknown.
     until: int | None = None
+    #: The column of differences, if these are a collection's changes.
+    diff: str | None = None
 
     def rows(self) -> dict[int, list[tuple[Any, ...]]]:
         """The records of each epoch as tuples, sorted: null first, NaN last.

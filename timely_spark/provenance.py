@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +42,8 @@ from timely_spark.worker.pack import apply_stage
 Epochs = Captured | Mapping[int, Any] | Sequence[Any]
 """The records of an input by epoch: what `capture` has of it, or records of epoch 0, 1, ..."""
 
+#: The column of times of records that are shown.
+_TIME = f"{RESERVED}time"
 #: Runs that look for records which keep a row away.
 MOST = 500
 _ROWS = 5
@@ -54,7 +56,8 @@ class StepRecords:
     step: str
     #: the user's line
     where: str
-    #: Columns: time string, then the records'; of a collection also ``diff``.
+    #: Columns: time string, then the records'; of a collection also ``diff``. Where records have a column
+    #: of such a name, ours ends in ``_``.
     records: pa.Table
     #: The name in the text. Of the steps that one call made it is that of their box, where records leave it;
     #: the other ones are not in the text, and have none.
@@ -114,7 +117,7 @@ class Explanation:
             if not each.title:
                 continue
             rows = each.records.to_pylist()
-            shown = "; ".join(map(_text, rows[:_ROWS])) or "nothing"
+            shown = "; ".join(_text(row, timed=True) for row in rows[:_ROWS]) or "nothing"
             more = f"; and {len(rows) - _ROWS} more" if len(rows) > _ROWS else ""
             yield f"  {each.title} ({each.where}): {shown}{more}"
 
@@ -149,7 +152,7 @@ def explain_row(
         output: the name of an output, such as that of `capture`.
         row: a dict of some or all of the output's columns; or the values of all but the differences.
         at: the epoch; None means the last one.
-        diff: the column of differences in a collection's output.
+        diff: the column of differences, of an output that is not a collection's changes.
 
     Returns:
         The explanation: print it, or read its fields.
@@ -183,7 +186,8 @@ def explain_row(
     plan = replace(plan, inputs=tuple(manual))
     outputs = {node.name: node for node in plan.nodes if node.stage.kind is Kind.OUTPUT}
     at = None if at is None else as_epoch(at, "explain_row(at=)", caller())
-    question = _Question(plan, find(outputs, output, kind="output", flow=plan.name), diff)
+    node = find(outputs, output, kind="output", flow=plan.name)
+    question = _Question(plan, node, plan.differences.get(output, diff))
     wanted = question.wanted(row)
     for name in inputs:
         plan.source(name)
@@ -348,9 +352,11 @@ def _only(changes: Changes, items: Sequence[_Item]) -> dict[str, dict[int, pa.Ta
     }
 
 
-def _text(record: Mapping[str, Any]) -> str:
-    time = f"{record['time']} " if "time" in record else ""
-    return f"{time}({', '.join(f'{name}={value!r}' for name, value in record.items() if name != 'time')})"
+def _text(record: Mapping[str, Any], *, timed: bool = False) -> str:
+    """A record in words; `timed`: its first column is its time."""
+    values = [f"{name}={value!r}" for name, value in record.items()][timed:]
+    time = f"{next(iter(record.values()))} " if timed else ""
+    return f"{time}({', '.join(values)})"
 
 
 def _titles(plan: Plan, steps: Sequence[str]) -> dict[str, str]:
@@ -428,7 +434,7 @@ class _Question:
             records = _shown(seen[stage])
             both = {name: value for name, value in (agreeing or {}).items() if name in records.schema.names}
             if both or (agreeing is None and records.num_rows):
-                records = _agreeing(records, both)
+                records = _named(_agreeing(records, both))
                 steps.append(StepRecords(step=stage.name, where=str(stage.where), records=records))
         titles = _titles(self.plan, [each.step for each in steps])
         return [replace(each, title=titles.get(each.step, "")) for each in steps]
@@ -532,17 +538,24 @@ class _Recording(CallContext):
 
 
 def _shown(parts: Sequence[tuple[Any, pa.Table]]) -> pa.Table:
-    """Records with their times; changes are consolidated."""
+    """Records with their times, as `_TIME`; changes are consolidated."""
     tables = []
     for time, batch in parts:
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_pandas(batch)
         columns = [name for name in table.schema.names if not name.startswith(RESERVED) or name == DIFF]
         text = pa.repeat(pa.scalar(time_text(time.encode())), table.num_rows)
-        tables.append(table.select(columns).add_column(0, "time", text))
+        tables.append(table.select(columns).add_column(0, _TIME, text))
     table = pa.concat_tables(tables, promote_options="permissive")
-    if DIFF not in table.schema.names:
-        return table
-    return consolidate(table).rename_columns(["diff" if n == DIFF else n for n in table.schema.names])
+    return consolidate(table) if DIFF in table.schema.names else table
+
+
+def _named(table: pa.Table) -> pa.Table:
+    """The records with names for their times and differences that none of their columns has."""
+    names: list[str] = table.schema.names
+    for own, name in ((_TIME, "time"), (DIFF, "diff")):
+        free = name + "_" * next(n for n in count() if name + "_" * n not in names)
+        names = [free if column == own else column for column in names]
+    return table.rename_columns(names)
 
 
 def _agreeing(table: pa.Table, wanted: Mapping[str, Any]) -> pa.Table:

@@ -186,10 +186,10 @@ class Simulation:
         #: the number of rounds so far, and of the next batch
         self.rounds = 0
         self.batch = 0
-        self.captured = {
-            node.name: Captured(node.template.schema)  # type: ignore[attr-defined]
-            for node in self.plan.nodes
-            if node.stage.kind in {Kind.OUTPUT, Kind.INSPECT}
+        outputs: Any = [node for node in self.plan.nodes if node.stage.kind in {Kind.OUTPUT, Kind.INSPECT}]
+        self.captured: dict[str, Captured] = {
+            node.name: Captured(node.template.schema, diff=self.plan.differences.get(node.name))
+            for node in outputs
         }
         #: of the last batch, all its rounds together
         self.result: RoundResult = self.coordinator.first()

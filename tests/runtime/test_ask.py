@@ -232,9 +232,15 @@ def test_a_column_of_the_records_is_not_taken_for_the_differences() -> None:
     ages = flow.input("x", "name string, age long").collection()
     ages.where("age > 3").capture("ages", diff="change")
     ages.changes().expire(after=1).capture("window")
+    renamed = ages.changes("change").where("age > 3").select("name", "age", d="change")
+    renamed.exchange("name").capture("renamed")
+    made = ts.testing.run(flow, {"x": [[("ann", 5)]]})
+    assert (made["ages"].diff, made["window"].diff, made["renamed"].diff) == ("change", None, "d")
+    with pytest.raises(SchemaError, match=r"no columns \['age'\]"):
+        ts.snapshot(made["renamed"], diff="age")
     outputs = Outputs({}, {})
     outputs.asked.differences = compile_plan(flow.graph, 2).differences
-    assert outputs.asked.differences == {"ages": "change"}
+    assert outputs.asked.differences == {"ages": "change", "renamed": "d"}
     with pytest.raises(SchemaError, match="no column 'age' of differences"):
         outputs.asked.answer(["ages"], None, None, diff="age")
 

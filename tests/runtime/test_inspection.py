@@ -61,6 +61,27 @@ def test_the_state_at_every_retained_round_is_the_collection_then(begin: Any, tm
         )
 
 
+def test_columns_of_records_stay_what_they_are_called_beside_those_of_a_trace(
+    begin: Any, tmp_path: Path
+) -> None:
+    """A column `time` was shown as `iteration`, and one such as `iterations` was taken for a loop's."""
+    columns = ("time", "worker", "epoch", "diff", "iterations")
+    flow = ts.Dataflow("names")
+    x = flow.input("x", ", ".join(f"{name} long" for name in columns)).select(*columns, change=pc.scalar(1))
+    start = x.collection(diff="change")
+    start.iterate(lambda x: x.concat(start).distinct(name="once"), name="turns").capture("out", diff="change")
+    process = begin(flow)
+    process.feed("x", [(1, 2, 3, 4, 5)])
+
+    look = ts.inspect(str(tmp_path)).at()
+
+    (row,) = look.state("turns.once")["output"].to_pylist()
+    shown = {"time": 1, "worker_": 2, "epoch_": 3, "diff_": 4, "iterations": 5}
+    assert row == {"worker": 0, **shown, "epoch": 0, "iteration1": 0, "diff": 1}
+    (change,) = look.changing("turns").changes.to_pylist()
+    assert change == {"iteration": 0, **shown, "diff": 1}
+
+
 def test_the_bytes_of_state_after_a_changed_start_are_those_of_the_steps_that_there_are_now(
     begin: Any, tmp_path: Path
 ) -> None:

@@ -277,16 +277,16 @@ class Plan:
 
     @cached_property
     def differences(self) -> dict[str, str]:
-        """The column of differences of each output that has a collection's changes."""
-        return {
-            node.name: new
-            for node in self.nodes
-            if node.stage.kind is Kind.OUTPUT
-            for channel in self.into[node.index, 0]
-            for stage, _ in channel.through[-1:]
-            for new, old in (stage.keeps or {}).items()
-            if old == DIFF
-        }
+        """The column of differences of each output that has a collection's changes, perhaps renamed."""
+        columns: dict[str, str] = {}
+        for node in self.nodes:
+            for channel in self.into[node.index, 0] if node.stage.kind is Kind.OUTPUT else ():
+                names = {name: name for name in channel.edges[-1].schema.names}
+                for stage, _ in reversed(channel.through):
+                    before = stage.keeps or {}
+                    names = {name: before[old] for name, old in names.items() if old in before}
+                    columns.update((node.name, name) for name, old in names.items() if old == DIFF)
+        return columns
 
     @cached_property
     def found_keys(self) -> dict[str, FoundKeys]:

@@ -119,7 +119,8 @@ def _of_captured(changes: Captured, at: int | None, diff: str, count: str | None
     if at is not None and changes.until is not None and at > changes.until:
         what = f"snapshot(at={at})"
         raise NotComplete.yet(what, changes.until, where=caller())
-    _check([diff], {field.name: str(field.type) for field in changes.schema})
+    fields = [one for one in changes.schema if changes.diff in {None, one.name}]
+    _check([diff], {field.name: str(field.type) for field in fields})
     columns = [column for column in changes.schema.names if column != diff]
     upto = [table for epoch, table in changes.epochs.items() if at is None or epoch <= at]
     every = pa.concat_tables([changes.schema.empty_table(), *upto]).select([*columns, diff])

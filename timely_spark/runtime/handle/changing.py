@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ class Changing:
     @classmethod
     def of(cls, step: str, epoch: int, trace: pa.Table, last: int) -> Changing:
         """The last changes in a trace with the columns epoch, iteration1, ..., the records', and diff."""
-        counters = [name for name in trace.schema.names if name.startswith("iteration")]
+        counters = [name for name in trace.schema.names if re.fullmatch(r"iteration\d+", name)]
         records = [name for name in trace.schema.names if name not in {"worker", "epoch", "diff", *counters}]
         trace = trace.filter(pc.less_equal(trace["epoch"], epoch))
         times = np.stack([trace[name].to_numpy() for name in counters], axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ _MESSAGES = {
     "worker": pa.int32(), "sender": pa.int32(), "step": pa.string(), "input": pa.int32(), "time": pa.string(),
     "rows": pa.int64(),
 }  # fmt: skip
+#: The names of the columns of traces, and of what is computed from them.
+_OF_TRACES = re.compile(r"epoch|diff|iteration\d*")
 _CALLS = {"time": pa.string(), "input": pa.int32(), "rows": pa.int64()}
 
 
@@ -228,8 +231,8 @@ class Round:
     def records(self, step: str) -> pa.Table:
         """The records in flight to a step.
 
-        **Columns:** worker int (the receiver), input int, time string, then the records'. Inputs may have
-        different columns; the missing ones are null.
+        **Columns:** worker int (the receiver), input int, time string, then the records'; a column of theirs
+        that is called so ends in ``_``. Inputs may have different columns; the missing ones are null.
 
         Raises:
             UnknownName: there is no such step.
@@ -246,9 +249,10 @@ class Round:
         """The state of a step: one table for each attribute of its vertex, of all workers.
 
         **Columns:** worker int, then the columns of the attribute: an arrangement or a table has its own, in
-        the trace of a collection with ``epoch``, ``iteration1``, ... and ``diff``; a mapping has ``key`` and
-        ``value``, a collection of Python ``value``, as text. A step with `logged = True` has also ``calls``:
-        the calls since its state was last written in full.
+        the trace of a collection with ``epoch``, ``iteration1``, ... and ``diff`` (a column of the records
+        that is called so ends in ``_``); a mapping has ``key`` and ``value``, a collection of Python
+        ``value``, as text. A step with `logged = True` has also ``calls``: the calls since
+        its state was last written in full.
 
         Raises:
             UnknownName: there is no such step.
@@ -308,8 +312,8 @@ class Round:
             if not inside or not counters or len(counters) < len(at) - 1 or at[0] != epoch:
                 continue
             times = {"epoch": epoch} | {f"iteration{i}": each for i, each in enumerate(counters, 1)}
-            taken = {*times, "diff"}
-            columns = {f"{each}_" if each in taken else each: batch[each] for each in batch.schema.names}
+            batch = _apart(batch, _OF_TRACES)  # noqa: PLW2901 - the same records
+            columns = {each: batch[each] for each in batch.schema.names}
             ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
             diff = columns.pop(DIFF, pa.chunked_array([ones]))
             numbers = {each: pa.repeat(pa.scalar(n, pa.int64()), batch.num_rows) for each, n in times.items()}
@@ -416,7 +420,9 @@ def _table(value: Any) -> pa.Table:
     elif isinstance(value, pd.DataFrame | pd.Series):
         value = pa.Table.from_pandas(value.to_frame() if isinstance(value, pd.Series) else value)
     if isinstance(value, pa.Table):
-        return value.rename_columns([_plain(name) for name in value.schema.names])
+        own = {name: _plain(name) for name in value.schema.names if name.startswith(RESERVED)}
+        apart = _apart(value, _OF_TRACES) if own else value
+        return apart.rename_columns([own.get(name, name) for name in apart.schema.names])
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -430,15 +436,26 @@ def _concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _plain(column: str) -> str:
-    """The name of a column of a trace: ``epoch``, ``iteration1``, ..., ``diff``."""
+    """The name of a reserved column: of a trace ``epoch``, ``iteration1``, ..., ``diff``."""
     if column == EPOCH:
         return "epoch"
     name = column.removeprefix(RESERVED)
     return name.replace("time", "iteration") if name.startswith("time") else name
 
 
+def _apart(table: pa.Table, taken: re.Pattern[str]) -> pa.Table:
+    """The table; the names of columns that are taken end in ``_``."""
+    names = table.schema.names
+    both = {name for name in names if taken.fullmatch(name)}
+    end = "_"
+    while any(name + end in names for name in both):
+        end += "_"
+    return table.rename_columns([name + end * (name in both) for name in names])
+
+
 def _first(table: pa.Table, **values: Any) -> pa.Table:
-    """The table with further columns in front, each of one value."""
+    """The table with further columns in front, each of one value; its own of such names end in ``_``."""
+    table = _apart(table, re.compile("|".join(values)))
     for at, (name, value) in enumerate(values.items()):
         kind = pa.string() if isinstance(value, str) else pa.int32()
         column = pa.repeat(pa.scalar(value, kind), table.num_rows)

@@ -308,7 +308,7 @@ class LogView:
                     part = table.filter(pc.equal(table.column(0), epoch)).remove_column(0)
                     parts.setdefault(epoch, []).append(part)
         tables = {epoch: pa.concat_tables(parts[epoch]) for epoch in sorted(parts)}
-        return Captured(schema, tables, until)
+        return Captured(schema, tables, until, self.context.plan.differences.get(name))
 
     def schemas(self) -> dict[str, pa.Schema]:
         """The schemas of the outputs of `capture`."""

@@ -66,7 +66,7 @@ class RowReasons:
         """
         try:
             watch, sinks = self._query._watch, self._query._sinks  # noqa: SLF001 - parts of the query
-            nodes = self._query._context.plan.by_name  # noqa: SLF001
+            plan = self._query._context.plan  # noqa: SLF001
         except ReferenceError:
             return []
         if output not in sinks:
@@ -76,9 +76,9 @@ class RowReasons:
             tables = [table for _, table in watch.released(output, until - _EPOCHS, until)]
         else:
             tables = [table for table in [_written(sinks[output])] if table is not None]
-        schema = nodes[output].template.schema
+        schema, diff = plan.by_name[output].template.schema, plan.differences.get(output, "diff")
         rows = pa.concat_tables(tables).to_pylist() if tables else []
-        return [(_as_text(row, schema), row) for row in rows[-ROWS:]]
+        return [(_as_text(row, schema, diff), row) for row in rows[-ROWS:]]
 
     def _newest(self) -> int:
         """The newest batch; -1 if nobody has the query any more, which the answer says then."""
@@ -117,10 +117,10 @@ def _written(sink: Sink) -> pa.Table | None:
         return None
 
 
-def _as_text(row: dict[str, Any], schema: pa.Schema) -> str:
+def _as_text(row: dict[str, Any], schema: pa.Schema, diff: str) -> str:
     """A row as an address names it: without its difference, and columns that JSON has no text for."""
     types = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_duration)
-    columns = [f.name for f in schema if f.name != "diff" and not any(is_one(f.type) for is_one in types)]
+    columns = [f.name for f in schema if f.name != diff and not any(is_one(f.type) for is_one in types)]
     return json.dumps({name: row[name] for name in columns if name in row}, default=str)
 
 
