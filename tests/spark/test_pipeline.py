@@ -56,7 +56,7 @@ def test_rings_of_transfers_follow_the_files(spark, tmp_path):
 
 
 def test_the_readme_is_all_that_it_takes(spark, tmp_path):
-    text = README.read_text(encoding="utf-8").partition("## Or in SQL")[2].replace("/data/", f"{tmp_path}/")
+    text = README.read_text(encoding="utf-8").partition("## Or in SQL")[2].replace("data/", f"{tmp_path}/")
     sql, commands = (one.partition("```")[0] for one in re.split(r"```(?:sql)?\n", text)[1:4:2])
     tables = []
     for line in commands.splitlines():
@@ -157,7 +157,7 @@ def test_a_changed_file_keeps_the_views_that_did_not_change_and_says_what_it_reb
 
 
 def test_the_folder_of_the_page_keeps_its_tables_and_rebuilds_what_changes(spark, tmp_path):
-    page = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").replace("/data/", f"{tmp_path}/")
+    page = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8").replace("data/", f"{tmp_path}/")
     folder = tmp_path / "bank"
     folder.mkdir()
     for name, language in (("tables.sql", "sql"), ("groups.py", "python")):
