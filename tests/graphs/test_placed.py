@@ -289,6 +289,31 @@ def test_positions_are_distinct_and_near_each_other() -> None:
     assert (place[1:] != place[:-1]).sum() < 160
 
 
+def test_each_level_of_a_contraction_leaves_less_than_two_thirds_of_the_clusters() -> None:
+    """Those of a node that no other looks at have links, too."""
+    draw, n = np.random.default_rng(4), 4096
+    nodes = np.sort(draw.integers(0, 1 << 63, n).astype(np.uint64))
+    at, other = np.append(*(ends := draw.integers(0, n, (2, 2 * n)))), nodes[np.append(*ends[::-1])]
+    graph = contraction.linked(nodes, np.ones(n, np.int64), at[nodes[at] != other], other[nodes[at] != other])
+    for number in range(5):
+        level, messages = contraction.choose(graph, number)
+        level, clusters, messages = contraction.contracted(level, messages)
+        assert len(clusters.nodes) < len(graph.nodes) * 2 // 3
+        graph = contraction.relinked(clusters, messages)
+
+
+def test_small_pieces_move_to_where_a_neighbour_stays() -> None:
+    """In place 1 the nodes 10 and 11 are a piece that may move; 20 may not, 30 is joined."""
+    edges = [(10, 11, 1, 3), (10, 12, 3, 3), (11, 13, 2, 2), (20, 21, 2, 0), (30, 31, 2, 3), (30, 32, 1, 2)]
+    home, other, place, bits = (np.array(column) for column in zip(*edges, strict=True))
+
+    moves = contraction.moves_of(
+        contraction.Messages(np.ones(len(home), np.uint64), home.astype(np.uint64), other, place << 2 | bits)
+    )
+
+    assert dict(zip(moves.to.tolist(), moves.number.tolist(), strict=True)) == {10: 2, 11: 2}
+
+
 def places_of(epochs: list[Changes], workers: int) -> list[list[tuple[int, int, int, int]]]:
     """By epoch the changes of edges, each with its place."""
     flow = ts.Dataflow("places")

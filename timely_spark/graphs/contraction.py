@@ -19,11 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from timely_spark.authors import Hashes, Indices, changes
+from timely_spark.graphs.spanning import pieces
 
 #: how many levels all workers contract at most; and how many levels there are if one worker goes on
 SHARED, LEVELS = 8, 12
 #: neighbours of a node that are looked at
 _SAMPLE = 2
+#: a piece of so many homes moves
+_FEW = 32
 #: so many nodes are looked up by a hash table
 _HASHED = 4096
 #: products with odd numbers give other orders of hashes; the first keeps that of the hashes
@@ -124,6 +127,8 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
     receiver = level.became[np.append(at[links], joined)]
     sender = np.append(received.of[links], nodes[joined])
     receiver, sender = receiver[receiver != sender], sender[receiver != sender]
+    # both get to know the link: few look at a node of great hash, which would be left without links
+    receiver, sender = np.append(receiver, sender), np.append(sender, receiver)
     zeros = np.zeros(len(receiver), np.int64)
     level = replace(level, cluster=cluster, member=received.of[joins], amount=amount)
     left = weight > 0
@@ -171,6 +176,40 @@ def starts_of(level: Level, clusters: Hashes, start: Indices, received: Messages
     at = node_rows(level.nodes, received.to)
     starts[at[at >= 0]] = received.number[at >= 0]
     return starts
+
+
+def moves_of(received: Messages) -> Messages:
+    """From edges of the places here: the homes that are to move, each with the place of a neighbour.
+
+    A piece of connected nodes moves if its homes are few and all may move.
+
+    Args:
+        received: to a place and of a home, with the other end as number. The amount is four times the other
+            end's place, plus 2 if the home may move, and 1 if the other end has moved.
+    """
+    import pandas as pd
+
+    home, other, here = received.of, received.number.view(np.uint64), received.to.astype(np.int64)
+    if not len(home):
+        return received
+    salt = received.to * np.uint64(_ORDERS[1])  # a node is another one in each place
+    number, nodes = pd.factorize(np.append(home + salt, other + salt))
+    x, y = number[: len(home)], number[len(home) :]
+    piece = pieces(len(nodes), x, y)
+    place, may, moved = received.amount >> 2, received.amount & 2 > 0, received.amount & 1 > 0
+    first = np.full(len(nodes), -1)
+    rows = np.flatnonzero(may)[::-1]
+    first[x[rows]] = rows  # the last write is that of the first
+    homes = np.flatnonzero(first >= 0)
+    target = np.full(len(nodes), -1)
+    for some in (moved, ~moved):  # rather where one stays
+        rows = np.flatnonzero(some & (place != here))
+        target[piece[y[rows]]] = place[rows]
+    target[np.bincount(piece[homes], minlength=len(nodes)) > _FEW] = -1
+    target[piece[x[~may]]] = target[piece[y[~moved & (place == here)]]] = -1
+    homes = homes[target[piece[homes]] >= 0]
+    at = home[first[homes]]
+    return Messages(at, at, target[piece[homes]], np.zeros(len(at), np.int64))
 
 
 def node_rows(nodes: Hashes, which: Hashes) -> Indices:

@@ -50,13 +50,13 @@ from timely_spark.graphs.contraction import (
     contracted,
     divide,
     linked,
+    moves_of,
     node_rows,
     relinked,
     starts_of,
 )
 from timely_spark.graphs.forest import OrderedEnds
 from timely_spark.graphs.pairs import compact, states_with
-from timely_spark.graphs.spanning import pieces
 from timely_spark.streams import Stream
 from timely_spark.times import Time, Timestamp
 
@@ -72,8 +72,8 @@ NEW, HUB = -2, -1
 _DEGREE = 1024
 #: a worker contracts its new nodes if they are at least as many
 _MANY = 256
-#: how often pieces of few nodes move to a neighbour's place
-_MOVES, _FEW = 2, 32
+#: How often pieces of few nodes move at most; no more once one node moves for so many positions.
+_MOVES, _SETTLED = 4, 256
 #: so many clusters are contracted once more and then arranged by one worker
 _GATHERED = 1 << 16
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other. If all edges get other
@@ -131,6 +131,10 @@ class _Places(BufferingVertex):
         #: the first position of each node of `graph`, then its place; and the number of all positions
         self.starts = np.zeros(0, np.int64)
         self.positions = 0
+        #: which nodes of `graph` may move
+        self.moving = np.zeros(0, np.bool_)
+        #: of their homed edges the number of the node, the other end and its place
+        self.others = (self.starts, self.links[0], self.starts)
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Buffer the batch; edges that enter, until all earlier epochs have left the loop."""
@@ -433,49 +437,60 @@ class _Places(BufferingVertex):
     def _follow(self, time: Timestamp, step: int, received: Messages) -> None:
         """Let the pieces of few nodes move, several times; then the places are final.
 
-        Every third step other ends tell homes their places; in the next the homes send them on to their own
-        places, which in the one after that tell the homes where to move (`_move`).
+        Every third step other ends that may have moved tell homes their places; in the next the homes send
+        edges that may have moved to their places, which in the one after that tell the homes where to move
+        (`_move`). All nodes may have moved before the first time.
         """
         assert self.graph is not None
         nodes, place, (node, other) = self.graph.nodes, self.starts, self.links
-        if step % 3 == 0:
-            at = node_rows(nodes, received.to)
-            if step:
-                place[at[at >= 0]] = received.number[at >= 0]
-            if step == 3 * _MOVES:
+        at = node_rows(nodes, received.to)
+        here = at >= 0
+        at = at[here]
+        if step == 0:
+            node, other = node[node < other], other[node < other]
+            self.links, self.moving = (node, other), np.ones(len(nodes), np.bool_)
+        elif step % 3 == 0:
+            place[at] = received.number[here]
+            self.moving = np.zeros(len(nodes), np.bool_)
+            self.moving[at] = True
+            moved = int(received.number[received.to < self.workers].sum())
+            if step == 3 * _MOVES or moved * _SETTLED <= self.positions:
                 self.place[node_rows(self.nodes, nodes)] = place
                 self.graph, self.starts, self.links = None, place[:0], (nodes[:0], nodes[:0])
+                self.moving, self.others = self.moving[:0], (place[:0], nodes[:0], place[:0])
                 return
-            tells = node < other
-            self._tell(time, other[tells], node[tells], place[node_rows(nodes, node[tells])])
+        if step % 3 == 0:
+            at = node_rows(nodes, node)
+            tells = self.moving[at]
+            self._tell(time, other[tells], node[tells], place[at[tells]])
         elif step % 3 == 1:
-            at = node_rows(nodes, received.to)
-            home, neighbours, number = received.to[at >= 0], received.of[at >= 0], received.number[at >= 0]
-            to = place[at[at >= 0]].astype(np.uint64)
-            self._send(time, Messages(to, home, neighbours.view(np.int64), number))
+            self._send_edges(time, at, received.of[here], received.number[here])
+
+    def _send_edges(self, time: Timestamp, at: Indices, other: Hashes, number: Indices) -> None:
+        """Send homed edges of nodes that may move, and those to such nodes, to the places of their homes.
+
+        Args:
+            at: for each other end that may have moved the number of the home.
+            number: the place of the other end.
+        """
+        assert self.graph is not None
+        nodes, place = self.graph.nodes, self.starts
+        last_at, last_other, last_number = (column[self.moving[self.others[0]]] for column in self.others)
+        stays = ~np.isin(last_other * _ODD + nodes[last_at], other * _ODD + nodes[at])
+        moved = np.append(np.zeros(stays.sum(), np.int64), np.ones(len(at), np.int64))
+        at, other = np.append(last_at[stays], at), np.append(last_other[stays], other)
+        number = np.append(last_number[stays], number)
+        homes = self.moving[at]
+        self.others = at[homes], other[homes], number[homes]
+        goes = homes | (number == place[at])
+        at, amount = at[goes], (number << 2 | homes << 1 | moved)[goes]
+        self._send(time, Messages(place[at].astype(_U), nodes[at], other[goes].view(np.int64), amount))
 
     def _move(self, time: Timestamp, received: Messages) -> None:
-        """Find the connected pieces of the places here, and tell the homes of small ones where to move."""
-        import pandas as pd
-
-        if not len(received.to):
-            return
-        home, other, place = received.of, received.number.view(np.uint64), received.to.astype(np.int64)
-        salt = received.to * _ODD  # a node is another one in each place
-        number, nodes = pd.factorize(np.append(home + salt, other + salt))
-        x, y = number[: len(home)], number[len(home) :]
-        piece = pieces(len(nodes), x, y)
-        first = np.full(len(nodes), -1)
-        first[x[::-1]] = np.arange(len(x))[::-1]  # the last write is that of the first
-        homes = np.flatnonzero(first >= 0)
-        size = np.bincount(piece[homes], minlength=len(nodes))
-        elsewhere = (received.amount >= 0) & (received.amount != place)
-        to = np.full(len(nodes), NEW)
-        to[piece[y[elsewhere]]] = received.amount[elsewhere]
-        target = to[piece[homes]]
-        moves = (target >= 0) & (size[piece[homes]] <= _FEW)
-        at = home[first[homes[moves]]]
-        self._tell(time, at, at, target[moves])
+        """Tell the homes of small pieces where to move, and all workers how many there are."""
+        moves = moves_of(received)
+        self._send(time, moves)
+        self._tell_workers(time, len(moves.to), 0)
 
     def _tell(self, time: Timestamp, to: Hashes, neighbours: Hashes, number: Indices) -> None:
         self._send(time, Messages(to, neighbours, number, np.zeros(len(to), np.int64)))
