@@ -467,7 +467,7 @@ def test_a_late_epoch_is_not_taken_for_an_endless_loop() -> None:
 def drifting(monkeypatch: pytest.MonkeyPatch, few) -> list[Changes]:
     """A path of sixty nodes in four places, whose edges others replace."""
     few(20, 8)
-    monkeypatch.setattr(placed, "_NEWS", 2)
+    monkeypatch.setattr(placed, "_NEWS", 0)
     monkeypatch.setattr(places, "PLACES", 4)
     draw, path = random.Random(5), [(n, n + 1, 1) for n in range(59)]
     changes, counts = [path], Counter({edge[:2]: 1 for edge in path})
