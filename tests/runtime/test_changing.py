@@ -90,7 +90,7 @@ def test_a_loop_that_drifts_has_no_cycle_and_one_at_rest_has_no_changes(begin: A
         look.changing("out")
 
 
-@pytest.mark.parametrize("columns", ["n long", "n long, diff long, epoch long"])
+@pytest.mark.parametrize("columns", ["n long", "n long, diff long, epoch long, worker long"])
 def test_of_a_loop_of_streams_the_records_in_flight_are_shown(
     columns: str, begin: Any, tmp_path: Path
 ) -> None:
@@ -106,7 +106,7 @@ def test_of_a_loop_of_streams_the_records_in_flight_are_shown(
 
     assert found.iterations == [80], "two rounds have ended there and before"
     assert "iteration 80: +(n=87" in str(found)
-    assert ("diff_=5, epoch_=5" in str(found)) == bool(more)
+    assert ("diff_=5, epoch_=5, worker_=5" in str(found)) == bool(more)
     with pytest.raises(UnknownName, match="no loop, or step in one 'down'"):
         ts.inspect(str(tmp_path)).at().changing("down")
 

@@ -56,7 +56,7 @@ _MESSAGES = {
     "rows": pa.int64(),
 }  # fmt: skip
 #: The names of the columns of traces, and of what is computed from them.
-_OF_TRACES = re.compile(r"epoch|diff|iteration\d*")
+_OF_TRACES = re.compile(r"worker|epoch|diff|iteration\d*")
 _CALLS = {"time": pa.string(), "input": pa.int32(), "rows": pa.int64()}
 
 
