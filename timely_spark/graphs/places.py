@@ -476,8 +476,10 @@ class _Places(BufferingVertex):
         assert self.graph is not None
         nodes, place = self.graph.nodes, self.starts
         last_at, last_other, last_number = (column[self.moving[self.others[0]]] for column in self.others)
-        stays = ~np.isin(last_other * _ODD + nodes[last_at], other * _ODD + nodes[at])
-        moved = np.append(np.zeros(stays.sum(), np.int64), np.ones(len(at), np.int64))
+        stays = last_at
+        if len(last_at):  # not the first time
+            (stays,) = (~np.isin(last_other * _ODD + nodes[last_at], other * _ODD + nodes[at])).nonzero()
+        moved = np.append(np.zeros(len(stays), np.int64), np.ones(len(at), np.int64))
         at, other = np.append(last_at[stays], at), np.append(last_other[stays], other)
         number = np.append(last_number[stays], number)
         homes = self.moving[at]
