@@ -929,6 +929,85 @@ SELECT x.a FROM (t x JOIN u y ON x.a = y.a) JOIN (VALUES (1)) v(n) ON true GROUP
 ----
 1
 
+-- keys that are equal are written alike: -0.0 as 0.0
+
+SELECT CAST(k AS string), count(*) FROM (SELECT IF(b = 1, -0.0D, 0.0D) AS k FROM t) GROUP BY k
+----
+0.0 4
+
+SELECT CAST(k AS string) FROM (SELECT DISTINCT IF(b = 1, -0.0D, 0.0D) AS k FROM t)
+----
+0.0
+
+SELECT CAST(k AS string) FROM (SELECT IF(b = 1, array(-0.0D), array(0.0D)) AS k FROM t UNION SELECT array(-0.0D))
+----
+[0.0]
+
+SELECT CAST(k AS string) FROM (SELECT IF(b = 1, -0.0D, 0.0D) AS k FROM t INTERSECT SELECT -0.0D)
+----
+0.0
+
+-- sums, means and medians of intervals
+
+SELECT a, extract(MINUTE FROM sum(make_dt_interval(0, b, a))), avg(make_dt_interval(0, 0, b)) = INTERVAL '90' SECOND, extract(SECOND FROM percentile(make_dt_interval(0, 0, b), array(0.25, 0.5))[0]) FROM t GROUP BY a
+----
+1 2 true 15.000000
+2 2 false 0.000000
+NULL NULL NULL NULL
+
+SELECT b, extract(MINUTE FROM sum(make_dt_interval(0, b, a)) OVER (ORDER BY b)), extract(SECOND FROM avg(make_dt_interval(0, 0, b)) OVER (PARTITION BY c)) FROM t
+----
+1 1 0.000000
+2 2 0.000000
+3 4 0.000000
+NULL NULL NULL
+
+-- USING has the type of the side that an outer join keeps
+
+SELECT typeof(e), e, typeof(k) FROM (SELECT a AS e, 1Y AS k FROM t) LEFT JOIN u USING (e)
+----
+int 1 tinyint
+int 1 tinyint
+int 2 tinyint
+int NULL tinyint
+
+SELECT typeof(e), e FROM (SELECT a + 4 AS e FROM t) RIGHT JOIN u USING (e)
+----
+bigint 5
+bigint 5
+bigint 6
+bigint 7
+
+SELECT typeof(e), e FROM (SELECT a + 4 AS e FROM t) FULL JOIN u USING (e)
+----
+bigint 5
+bigint 5
+bigint 6
+bigint 7
+bigint NULL
+
+-- columns of PIVOT are called as their values are written
+
+SELECT `true`, `null`, `-1` FROM (SELECT b > 1 AS k, a FROM t) PIVOT (sum(a) FOR k IN (true, NULL)) CROSS JOIN (SELECT * FROM (SELECT -a AS k, b FROM t) PIVOT (sum(b) FOR k IN (-1)))
+----
+3 NULL 3
+
+-- signs of intervals; an empty text is at the begin of each one
+
+SELECT abs(make_dt_interval(-b)) = make_dt_interval(b), -make_dt_interval(b) = make_dt_interval(-b), abs(make_ym_interval(-b)) = make_ym_interval(b) FROM t
+----
+NULL NULL NULL
+true true true
+true true true
+true true true
+
+SELECT locate('', c), locate('', c, 2), locate('', c, 0) FROM t
+----
+1 1 0
+1 1 0
+1 1 0
+NULL NULL NULL
+
 -- Spark refuses these, or has another answer: docs/sql.md
 
 SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1

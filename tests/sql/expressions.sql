@@ -952,3 +952,8 @@ to_varchar(cast(s as binary), 'BASE64')
 to_char(cast(s as binary), 'utf-8')
 time_bucket(interval '30' hour, at)
 time_bucket(interval '2' day, at, timestamp '2024-01-01 05:01:00')
+locate('', s, 3)
+abs(make_dt_interval(j))
+DATE '2024-01-31' + (INTERVAL '1' DAY)
+DATE '2024-01-31' + (DATE '2024-01-31' - DATE '2024-01-01')
+(TIMESTAMP '2024-01-03 00:00:00' - TIMESTAMP '2024-01-01 12:00:00') div INTERVAL '1' DAY

@@ -41,7 +41,7 @@ from timely_spark.queries.weights import (
 )  # fmt: skip
 from timely_spark.sql.lists import lists_of
 from timely_spark.sql.plain import checked_decimals, rounded_quotient, unscaled, wide
-from timely_spark.sql.types import array_of, has_map, is_interval, is_number
+from timely_spark.sql.types import INTERVAL, array_of, has_map, is_interval, is_number, scale_of
 from timely_spark.state.arrow import Mask
 from timely_spark.state.sums import sums_of_limbs, sums_of_scaled_limbs
 
@@ -59,17 +59,23 @@ def _sum_type(kind: pa.DataType) -> pa.DataType | None:
         return pa.int64()
     if pa.types.is_decimal(kind):
         return pa.decimal128(min(kind.precision + 10, 38), kind.scale)
+    if kind == INTERVAL:
+        return kind
     return pa.float64() if pa.types.is_floating(kind) or pa.types.is_null(kind) else None
 
 
 def _average_type(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal(kind):
         return pa.decimal128(min(kind.precision + 4, 38), min(kind.scale + 4, 38))
-    return pa.float64() if _sum_type(kind) is not None else None
+    return _percentile_type(kind)
+
+
+def _percentile_type(kind: pa.DataType) -> pa.DataType | None:
+    return kind if kind == INTERVAL else _double(kind)
 
 
 def _double(kind: pa.DataType) -> pa.DataType | None:
-    return pa.float64() if _sum_type(kind) is not None else None
+    return pa.float64() if _sum_type(kind) not in {None, INTERVAL} else None
 
 
 def _ordered(kind: pa.DataType) -> pa.DataType | None:
@@ -92,9 +98,8 @@ TYPES: dict[str, tuple[int, Callable[[pa.DataType], pa.DataType | None]]] = {
     **dict.fromkeys(("avg", "try_avg"), (1, _average_type)),
     **dict.fromkeys(("min", "max"), (1, _ordered)),
     "approx_percentile": (1, _measured),
-    **dict.fromkeys(
-        (*VARIANCES, "skewness", "kurtosis", "percentile", "percentile_disc", "median"), (1, _double)
-    ),
+    **dict.fromkeys((*VARIANCES, *SHAPES), (1, _double)),
+    **dict.fromkeys(("percentile", "percentile_disc", "median"), (1, _percentile_type)),
     **dict.fromkeys(PAIRS, (2, _double)),
     **dict.fromkeys(_BITS, (1, lambda kind: kind if pa.types.is_integer(kind) else None)),
     **dict.fromkeys(("bool_and", "bool_or"), (1, _boolean)),
@@ -124,9 +129,8 @@ def _sum(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     missing = valid_counts(groups, column) <= 0
     if (scaled := scaled_limbs(groups, column)) is not None:
         return pa.array(sums_of_scaled_limbs(groups.of, groups.count, *scaled), mask=missing)
-    digits = call.type.scale if pa.types.is_decimal(call.type) else 0
     limbs = [groups.total(limb) for limb in summed_limbs(groups, column)]
-    return sums_of_limbs(limbs, digits, call.type, missing)
+    return sums_of_limbs(limbs, scale_of(call.type), call.type, missing)
 
 
 def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
@@ -135,19 +139,22 @@ def _average(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     groups, total = with_own_weights(call, groups), replace(call, distinct=False)
     counts = valid_counts(groups, column)
     some = pa.array(np.where(counts > 0, counts, 0), mask=counts <= 0)
-    if pa.types.is_decimal(call.type):
-        scale = call.type.scale - 4 if kind is None else kind.scale
+    if pa.types.is_decimal(call.type) or call.type == INTERVAL:
+        scale = max(scale_of(call.type) - 4, 0) if kind is None else scale_of(kind)
         sums = _sum(replace(total, type=pa.decimal128(38, scale)), groups)
         return quotient(sums, some, call.type)
     return pc.divide(_sum(replace(total, type=pa.float64()), groups), some.cast(pa.float64()))
 
 
 def quotient(total: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals divided by counts, rounded half up, as Spark's averages."""
+    """Sums, as decimals, divided by counts and rounded half up, as Spark's averages."""
     by = wide(counts.fill_null(1).to_numpy(zero_copy_only=False))
-    digits = wide(unscaled(total)) * 10 ** (kind.scale - total.type.scale)
+    digits = rounded_quotient(wide(unscaled(total)) * 10 ** (scale_of(kind) - total.type.scale), by)
     missing = pc.or_(counts.is_null(), total.is_null())
-    return pc.if_else(missing, pa.scalar(None, kind), checked_decimals(rounded_quotient(digits, by), kind))
+    means = (
+        pa.array(digits.astype(np.int64)).cast(kind) if kind == INTERVAL else checked_decimals(digits, kind)
+    )
+    return pc.if_else(missing, pa.scalar(None, kind), means)
 
 
 def _extreme(call: AggregateFunction, groups: GroupRecords) -> pa.Array:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timely_spark.queries import calls
 from timely_spark.queries.aggregates import TYPES
-from timely_spark.queries.binder import UNIT, cast_to, column_node, ordering, tree_of
+from timely_spark.queries.binder import UNIT, as_compared, cast_to, column_node, ordering, tree_of
 from timely_spark.queries.groups import AggregateFunction
 from timely_spark.queries.joins import Joins
 from timely_spark.queries.relations import Aggregation, Concat, Distinct, Projection, Relation, selected
@@ -21,7 +21,7 @@ from timely_spark.queries.statistics import SHAPES
 from timely_spark.queries.weights import PAIRS, VARIANCES
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
-from timely_spark.sql.types import array_of, has_map, is_atomic, is_float, is_number, name_of
+from timely_spark.sql.types import array_of, has_float, has_map, is_atomic, is_float, is_number, name_of
 
 #: the aggregates that may be told to ignore nulls
 _NULLS_COUNT = {"first", "last", "any_value", "collect_list", "collect_set"}
@@ -88,7 +88,7 @@ class Aggregating(Joins):
         sets = self._grouping_sets(group, items)
         self._before = replace(self.names)
         by = list(dict.fromkeys([*self._listed, *(one for each in sets for one in each)]))
-        keys = [self._key(one) for one in by]
+        keys = [self.key(one) for one in by]
         outer = [self.final_name(entry.column) for _, entry in self.names.outer]
         has_sets = group is not None and self._has_sets(group)
         if has_sets and sets == [[]] and not by:  # GROUPING SETS (()) has a row also of no rows
@@ -154,11 +154,10 @@ class Aggregating(Joins):
                 specs.append((names[key], call))
         return names, specs, columns
 
-    def _key(self, tree: Any) -> str:
-        """The column of a key. Maps are equal whatever the order of their entries, so they get one order."""
-        if has_map(self.binder.bound(self.final(tree), self.relation.schema).type):
-            tree = exp.Anonymous(this="$sorted_maps", expressions=[tree])
-        return self.add(tree, "key")
+    def key(self, tree: Any) -> str:
+        """The column of a key, whose equal values are written alike."""
+        kind = self.binder.bound(self.final(tree), self.relation.schema).type
+        return self.add(as_compared(tree) if has_map(kind) or has_float(kind) else tree, "key")
 
     def _alias_expanded(self, node: Any) -> Any:
         """A tree in which the names of other selected expressions are these, to find their aggregates."""
@@ -176,6 +175,8 @@ class Aggregating(Joins):
         """The keys of each grouping set, as trees."""
         if group is None:
             return [[]]
+        if group.args.get("all") is False:
+            raise self.binder.refuse(group, "GROUP BY DISTINCT", "leave DISTINCT out.")
         elements = list(group.expressions)
         if group.args.get("all"):
             if (column := self._column_called_all()) is None:

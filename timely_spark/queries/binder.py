@@ -218,10 +218,31 @@ class Binder:
             self.refuse_maps(node, left.relation, left.columns)
         if isinstance(node, exp.Union):
             every = Concat(tuple(one.relation for one in sides))
-            return replace(left, relation=Distinct(every) if distinct else every, single=False)
+            return replace(left, relation=self.distinct(every) if distinct else every, single=False)
         operation: Any = "intersect" if isinstance(node, exp.Intersect) else "subtract"
-        relation = Compared(left.relation, right.relation, operation, not distinct)
+        one, other = map(self.compared_rows, (left.relation, right.relation))
+        relation = Compared(one, other, operation, not distinct)
         return replace(left, relation=relation, single=False)
+
+    def distinct(self, relation: Relation) -> Distinct:
+        """Each row once."""
+        return Distinct(self.compared_rows(relation))
+
+    def compared_rows(self, relation: Relation) -> Relation:
+        """A relation whose equal rows are written alike: 0.0 equals -0.0."""
+        schema = relation.schema
+        if not any(map(types.has_float, schema.types)):
+            return relation
+        columns = (
+            (
+                one.name,
+                self.bound(as_compared(column_node(one.name)), schema)
+                if types.has_float(one.type)
+                else one.name,
+            )
+            for one in schema
+        )
+        return Projection(relation, tuple(columns))
 
     def refuse_maps(
         self, node: Any, relation: Relation, columns: Iterable[str], what: str = "compared"
@@ -270,11 +291,13 @@ class Binder:
         count, offset = None, 0
         limit, skip = node.args.get("limit"), node.args.get("offset")
         if limit is not None:
-            value = limit.args.get("count") if isinstance(limit, exp.Fetch) else limit.expression
+            value = limit.args.get("count", limit.args.get("expression"))
             options = limit.args.get("limit_options")
             if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
                 hint = "number or rank the rows by a window function, and write QUALIFY."
-                raise self.refuse(value, "LIMIT by percent or WITH TIES", hint)
+                raise self.refuse(node, "LIMIT by percent or WITH TIES", hint)
+            if isinstance(limit, exp.Fetch):
+                raise self.refuse(node, "FETCH FIRST", "write LIMIT.")
             if not (isinstance(value, exp.Column | exp.Var) and value.name.lower() == "all"):
                 count = self._whole(value, "LIMIT")
         if skip is not None:
@@ -353,6 +376,11 @@ def tree_of(text: str, **parts: Any) -> Any:
         part = parts[one.name]
         one.replace(column_node(part) if isinstance(part, str) else part.copy())
     return tree
+
+
+def as_compared(node: exp.Expression) -> exp.Expression:
+    """The tree of a value that is written as all that equal it."""
+    return exp.Anonymous(this="$compared", expressions=[node])
 
 
 def cast_to(node: exp.Expression, kind: pa.DataType) -> exp.Expression:

@@ -13,7 +13,7 @@ from timely_spark.queries.aggregating import Aggregating, with_own_aggregates
 from timely_spark.queries.binder import ORDERED, BoundQuery, column_node, ordering, orders_of
 from timely_spark.queries.frames import frame_of
 from timely_spark.queries.generators import is_generator
-from timely_spark.queries.relations import Distinct, Limit, Projection, Relation, Window, selected
+from timely_spark.queries.relations import Limit, Projection, Relation, Window, selected
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse
 from timely_spark.sql.binder import near
@@ -254,7 +254,7 @@ class Block(Aggregating):
             binder.notes.append(ORDERED)
             more, relation = [], Projection(before, (*columns, *outer))
         if distinct is not None:
-            relation = Distinct(relation)
+            relation = binder.distinct(relation)
         if limits:
             relation = Limit(relation, tuple(name for name, _ in outer), tuple(orders), count, offset)
         if more:
@@ -372,7 +372,8 @@ class Block(Aggregating):
             together.setdefault((keys, tuple(by)), [one]).append((name, call))
         for (keys, order_by), (first, *functions) in together.items():
             with self.binder.clause(first):
-                self.relation = Window(self.relation, keys, order_by, tuple(functions))
+                rows = self.binder.compared_rows(self.relation)
+                self.relation = Window(rows, keys, order_by, tuple(functions))
 
 
 def _name_of(node: Any) -> str:

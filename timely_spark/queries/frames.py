@@ -42,13 +42,11 @@ def frame_of(
         hint = f"the functions of windows are {', '.join(sorted({*calls.RANKING_NAMES, *TYPES}))}."
         raise binder.refuse(node, f"{shown} OVER is not kept up to date", hint)
 
-    def ordered(tree: Any, wanted: str) -> str:
-        column = block.add(block.rewritten(tree), wanted)
-        binder.refuse_maps(tree, block.relation, [column], "ordered")
-        return column
-
-    partition = [ordered(one, "partition") for one in partition_by]
-    by = [ordering(ordered(one.this, "order"), one) for one in order]
+    partition = [block.key(block.rewritten(one)) for one in partition_by]
+    ordered = [block.add(block.rewritten(one.this), "order") for one in order]
+    for one, column in zip((*partition_by, *order), (*partition, *ordered), strict=True):
+        binder.refuse_maps(one, block.relation, [column], "ordered")
+    by = [ordering(column, one) for column, one in zip(ordered, order, strict=True)]
     if name in calls.RANKING_NAMES and name not in _PLACES and not by:
         raise binder.refuse(node, f"{name} OVER without ORDER BY", "say by what rows are ordered.")
     if condition is not None and name in calls.RANKING_NAMES - {"first_value", "last_value"}:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, changes, flat, numbers
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
@@ -90,7 +91,9 @@ class GroupRecords:
         """For each group the value of one of its records, null for groups without a row."""
         at = np.full(self.count, -1, np.int64)
         at[self.of[rows]] = rows
-        return flat(values).take(pa.array(at, mask=at < 0)).cast(kind, safe=False)  # longs as doubles
+        chosen = flat(values).take(pa.array(at, mask=at < 0)).cast(kind, safe=False)  # longs as doubles
+        # which of equal values it is depends on their order
+        return pc.add(chosen, pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else chosen
 
     def halves(self) -> tuple[GroupRecords, GroupRecords]:
         """The records of the first half of the groups, and of the others, which are numbered from 0 on."""
@@ -112,5 +115,8 @@ class GroupRecords:
 
 
 def as_doubles(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Numbers as doubles, as Spark casts them: longs beyond 2^53 are rounded."""
-    return flat(values).cast(pa.float64(), safe=False)
+    """Numbers, or intervals' microseconds, as doubles, as Spark casts them: longs beyond 2^53 are rounded."""
+    values = flat(values)
+    if pa.types.is_duration(values.type):
+        values = values.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    return values.cast(pa.float64(), safe=False)

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from timely_spark.queries import calls
-from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node
+from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node, tree_of
 from timely_spark.queries.conditions import bare, conjuncts, factored
 from timely_spark.queries.cycles import CyclicJoin, in_cycle
 from timely_spark.queries.from_items import FromItems
@@ -165,7 +165,8 @@ class Joins(FromItems):
             conditions += [self._using(node, name, parts, other) for name in using]
             waiting = [*early, *(self._resolved(one, [*parts, other]) for one in conditions)]
             return self._side_by_side(parts, other, using), waiting, later
-        if (side, kind) == ("", "OUTER") or kind not in {"", "OUTER", "SEMI", "ANTI"}:
+        one_side = kind in {"SEMI", "ANTI"} and side in {"RIGHT", "FULL"}
+        if (side, kind) == ("", "OUTER") or kind not in {"", "OUTER", "SEMI", "ANTI"} or one_side:
             hint = "write INNER, LEFT, RIGHT, FULL, SEMI or ANTI."
             raise self.binder.refuse(node.this, f"{side} {kind} JOIN", hint)
         parts, early, later = self._before_join(side, parts, early, later)
@@ -244,6 +245,8 @@ class Joins(FromItems):
     def _using_names(self, node: Any, left: Sequence[FromItem], right: FromItem) -> list[str]:
         """The names of `USING`, or those that both sides of a natural join have."""
         using = [one.name for one in node.args.get("using") or ()]
+        if node.args.get("using") == []:
+            raise self.binder.refuse(node.this, "USING of no columns", "name them, or write CROSS JOIN.")
         if (node.method or "").upper() != "NATURAL":
             return using
         if using or node.args.get("on") is not None:
@@ -271,19 +274,19 @@ class Joins(FromItems):
         return exp.EQ(this=one, expression=other)
 
     def _merged(self, item: FromItem, using: Sequence[str], how: str) -> FromItem:
-        """The result of an outer join with `USING`: one column instead of two."""
+        """The result of an outer join with `USING`: of two columns one, in a left join the left one."""
         relation, entries = item.relation, list(item.entries)
         for name in using:
             both = [one for one in entries if one.name.lower() == name.lower() and not one.hidden]
             left, right = both[0], both[-1]
-            pair = [column_node(one.column) for one in ((right, left) if how == "right" else (left, right))]
-            value = exp.Anonymous(this="coalesce", expressions=pair)
-            column = self.fresh.name(name)
-            bound = self.binder.bound(value, relation.schema)
-            relation = with_columns(relation, (column, bound))
+            merged = replace(right if how == "right" else left, table="", name=left.name, place=left.place)
+            if how == "full":
+                value = tree_of("coalesce(x, y)", x=left.column, y=right.column)
+                bound = self.binder.bound(value, relation.schema)
+                merged = replace(merged, column=self.fresh.name(name), type=bound.type)
+                relation = with_columns(relation, (merged.column, bound))
             entries = [replace(one, hidden=True) if one in both else one for one in entries]
-            place = entries.index(replace(left, hidden=True))
-            entries.insert(place, NamedColumn("", left.name, column, bound.type, place=left.place))
+            entries.insert(entries.index(replace(left, hidden=True)), merged)
         return FromItem(relation, entries, item.outer)
 
     def connected(self, parts: Sequence[FromItem], conditions: Sequence[Any]) -> FromItem:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from timely_spark.queries import calls
-from timely_spark.queries.binder import Binder, tree_of
+from timely_spark.queries.binder import Binder, cast_to, tree_of
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
 
@@ -37,7 +39,6 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
         for one in expression.find_all(exp.Column)
     }
     groups = [exp.column(exp.to_identifier(one, quoted=True)) for one in columns if one.lower() not in read]
-    names = iter(pivot.args.get("columns") or ())
     selected: list[Any] = [*groups]
     for value in field.expressions:
         expression = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
@@ -45,18 +46,15 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
         if len(keys) != len(values):
             raise binder.refuse(value, f"FOR of {len(keys)} columns IN {len(values)} values", "give as many.")
         pairs = zip(keys, values, strict=True)
+        text = value.alias or binder.constant(cast_to(expression, pa.string())) or "null"
         here = exp.and_(*(exp.NullSafeEQ(this=a.copy(), expression=b.copy()) for a, b in pairs), copy=False)
         for aggregate in pivot.expressions:
             tree = aggregate.this if isinstance(aggregate, exp.Alias) else aggregate
             filtered = _filtered(exp.Paren(this=tree.copy()), here)
             case = "CASE WHEN count(*) FILTER (WHERE here) > 0 THEN x END"
             column = tree_of(case, here=here, x=filtered)
-            named = next(names, None)
-            name = named.name if named is not None else ""
-            if not name:
-                name = value.alias or f"{{{', '.join(one.name for one in values)}}}"
-                if len(pivot.expressions) > 1:
-                    name += f"_{aggregate.alias or tree.sql(dialect=parse.dialect()).lower()}"
+            of = aggregate.alias or tree.sql(dialect=parse.dialect()).lower()
+            name = f"{text}_{of}" if len(pivot.expressions) > 1 else text
             selected.append(exp.alias_(column, name, quoted=True))
     query = exp.select(*selected, dialect=parse.dialect()).from_(source)
     if not any(any(calls.aggregates_in(one)) for one in pivot.expressions):

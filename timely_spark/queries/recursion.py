@@ -392,7 +392,7 @@ class Loop:
         if distinct is None:
             return empty, whole
         start: Relation = empty if not starts else starts[0] if len(starts) == 1 else Concat(tuple(starts))
-        return start, Distinct(whole) if distinct else whole
+        return start, self.binder.distinct(whole) if distinct else whole
 
     def _cast(self, node: Any, answer: BoundQuery, schema: pa.Schema) -> Relation:
         """An answer with the names and types of the recursive name."""

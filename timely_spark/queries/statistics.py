@@ -23,6 +23,7 @@ from timely_spark.queries.weights import (
     valid_counts,
     with_own_weights,
 )
+from timely_spark.sql.types import INTERVAL
 from timely_spark.state.arrow import Doubles
 from timely_spark.state.grouping import changes, run_starts
 from timely_spark.state.sums import spreads_of_limbs, sums_of_scaled_limbs
@@ -139,4 +140,6 @@ def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         second = values[np.searchsorted(ends, begins[some] + high, side="right")]
         part = place - low
         percentiles[some] = np.where(part == 0, first, (1 - part) * first + part * second)
-    return pa.array(percentiles, mask=~some)
+    if call.type == INTERVAL:
+        percentiles = percentiles.astype(np.int64)
+    return pa.array(percentiles, mask=~some).cast(call.type)

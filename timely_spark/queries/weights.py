@@ -10,6 +10,7 @@ from timely_spark.authors import DIFF, GROUP, flat, numbers
 from timely_spark.differential.reducers import SCALE
 from timely_spark.differential.trace import products
 from timely_spark.queries.groups import AggregateFunction, GroupRecords
+from timely_spark.sql.types import INTERVAL
 from timely_spark.state.arrow import Longs
 from timely_spark.state.sums import limbs_of, products_of_limbs
 
@@ -37,7 +38,7 @@ def is_weight(call: AggregateFunction, schema: pa.Schema) -> bool:
         return False
     if pa.types.is_decimal(kind):
         return bool(kind.scale + 4 <= 38)  # so that of a mean tells the sum's
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind == INTERVAL)
 
 
 def products_in(call: AggregateFunction) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from timely_spark.queries.groups import GroupRecords, as_doubles
 from timely_spark.queries.sorting import Order, by_keys, ranks, rows_in_order
 from timely_spark.sql.calendar import DAY, later, plus_months
 from timely_spark.sql.plain import unscaled
+from timely_spark.sql.types import INTERVAL, scale_of
 from timely_spark.state.arrow import Longs, Mask
 from timely_spark.state.grouping import changes
 from timely_spark.state.sums import limbs_of, sums_of_limbs
@@ -306,8 +307,8 @@ def _aggregated(call: Frame, partitions: Partitions) -> pa.Array:  # noqa: PLR09
             return _summed(values, low, high, counts, call.type)
         case function if function in _MOMENTS:
             return _moments(call.function, values, low, high)
-    if pa.types.is_decimal(call.type):  # avg
-        total = _summed(values, low, high, counts, pa.decimal128(38, values.type.scale))
+    if pa.types.is_decimal(call.type) or call.type == INTERVAL:  # avg
+        total = _summed(values, low, high, counts, pa.decimal128(38, scale_of(values.type)))
         return quotient(total, pa.array(counts, mask=counts == 0), call.type)
     total = _summed(values, low, high, counts, pa.float64(), exact=False)
     return pc.divide(total, pa.array(np.maximum(counts, 1)).cast(pa.float64()))
@@ -331,8 +332,7 @@ def _summed(
 ) -> pa.Array:
     if exact and not pa.types.is_floating(kind):
         limbs = [fold(limb, low, high, np.add, 0) for limb in limbs_of(values)[1]]
-        scale = kind.scale if pa.types.is_decimal(kind) else 0
-        return sums_of_limbs(limbs, scale, kind, counts == 0)
+        return sums_of_limbs(limbs, scale_of(kind), kind, counts == 0)
     doubles = as_doubles(values).fill_null(0.0).to_numpy()
     return pa.array(fold(doubles, low, high, np.add, 0.0), mask=counts == 0)
 

@@ -214,9 +214,9 @@ class ExpressionBinder:
         try:
             apply_function(call.function, values, 0, result=call.type, zone=self.zone)
         except pa.ArrowException as error:
-            pattern = "write the pattern otherwise: \\X, \\G and the flags d, u, U and x are not supported."
-            hint = pattern if "regex" in str(error) else _LETTERS if "the pattern" in str(error) else WRITE
-            raise self.refuse(node, str(error).partition("\n")[0], hint) from error
+            problem = str(error).partition("\n")[0]
+            hint = next((one for words, one in _OF_PATTERNS.items() if words in problem), WRITE)
+            raise self.refuse(node, problem, hint) from error
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
         if (own := self.functions.get(name)) is None:
@@ -266,7 +266,12 @@ class ExpressionBinder:
 
 
 _NO_FIELD = "only structs have fields, and maps keys; a[0] is the first element of an array."
-_LETTERS = "years are y, months M, days d, hours H, minutes m, seconds s: 'yyyy-MM-dd HH:mm:ss'."
+#: by words of a problem what to write
+_OF_PATTERNS = {
+    "regex": "write the pattern otherwise: \\X, \\G and the flags d, u, U and x are not supported.",
+    "the escape": "write the escape twice for itself, or name another one: LIKE 'a#%' ESCAPE '#'.",
+    "the pattern": "years are y, months M, days d, hours H, minutes m, seconds s: 'yyyy-MM-dd HH:mm:ss'.",
+}
 #: functions of Spark's that are missing, and what to write
 _INSTEAD = {
     "from_csv": "split(text, ','), and cast its elements.",

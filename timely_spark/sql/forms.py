@@ -101,10 +101,7 @@ def _negative(binder: ExpressionBinder, node: Any) -> Term:
     suffixed = type(inner).__name__ == "TryCast" and type(inner.this).__name__ == "Literal"
     if suffixed and not inner.this.is_string and is_integral(kind := cast_type(binder, inner)):  # -128Y
         return binder.cast(_made(binder, node, literals.number(f"-{inner.this.this}")), kind, node)
-    term = binder.bind(inner)
-    if is_interval(term.type):
-        return binder.call(node, "$times", term, binder.constant(pa.scalar(-1)))
-    return binder.call(node, "negative", term)
+    return binder.call(node, "negative", inner)
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------------
@@ -160,7 +157,10 @@ def _between(binder: ExpressionBinder, node: Any, left: Term, right: Term) -> Te
 
 
 def _moved(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
-    if pa.types.is_date32(left.type) and right.type == INTERVAL and not literals.of_days(node):
+    of_days = any(map(literals.of_days, (node.this, node.expression))) or (
+        isinstance(right, terms.FunctionCall) and right.name == "$days_between"
+    )
+    if pa.types.is_date32(left.type) and right.type == INTERVAL and not of_days:
         left = binder.cast(left, types.timestamp(binder.zone), node)
     name = "$earlier" if minus else "$later"
     return terms.FunctionCall(left.type, name, (left, right), binder.zone, binder.sql(node))
@@ -213,6 +213,8 @@ def _logical(binder: ExpressionBinder, node: Any) -> Term:
 def _is(binder: ExpressionBinder, node: Any) -> Term:
     if type(node.expression).__name__ == "Null":
         return _negated(binder, node, binder.call(node, "isnull", node.this))
+    if type(node.expression).__name__ != "Boolean":
+        raise binder.refuse(node, f"{binder.sql(node)} compares by IS", "write <=>, where null equals null.")
     return _negated(binder, node, binder.call(node, "<=>", node.this, node.expression))
 
 
@@ -234,9 +236,10 @@ def _case(binder: ExpressionBinder, node: Any) -> Term:
 
 @syntax("If")
 def _if(binder: ExpressionBinder, node: Any) -> Term:
-    otherwise = node.args.get("false")
-    default = binder.null if otherwise is None else binder.bind(otherwise)
-    return _chosen(binder, node, [binder.condition(node.this)], [binder.bind(node.args["true"])], default)
+    if (otherwise := node.args.get("false")) is None:
+        raise binder.refuse(node, "IF of two arguments", "write IF(x > 0, y, NULL), or CASE WHEN ... END.")
+    values = [binder.bind(node.args["true"])]
+    return _chosen(binder, node, [binder.condition(node.this)], values, binder.bind(otherwise))
 
 
 def _chosen(
@@ -376,7 +379,7 @@ def _cast(binder: ExpressionBinder, node: Any) -> Term:
         raise binder.refuse(node, problem, "write DATE '2024-01-31', or TIMESTAMP '2024-01-31 23:59:00'.")
     if not _is_suffixed(node.this):
         return _as_cast(term)
-    if isinstance(term, terms.Constant) and term.value.as_py() == float("inf"):
+    if not isinstance(term, terms.Constant) or term.value.as_py() == float("inf"):
         raise binder.refuse(node, f"no {name_of(kind)} has the number {node.this.name}", "write it with D.")
     return term
 

@@ -36,6 +36,8 @@ def number(value: str) -> pa.Scalar | None:
     >>> number("1").type, number("3000000000").type, number("1.50").type, number("1e3").type
     (DataType(int32), DataType(int64), Decimal128Type(decimal128(3, 2)), DataType(double))
     """
+    if re.search(r"[eE](?![+-]?\d)", value):  # 1.e
+        return None
     if re.search("[eE]", value):
         return pa.scalar(float(value), pa.float64()) if abs(float(value)) != float("inf") else None
     if re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63:
@@ -159,12 +161,14 @@ def _spanned(text: str, first: str, last: str) -> pa.Scalar | None:
 
 
 def of_days(node: Any) -> bool:
-    """Whether a sum has a literal interval of whole days only, so that a date stays one."""
-    for one in (node.this, node.expression):
-        if type(one).__name__ == "Interval":
-            unit = one.args.get("unit")
-            if type(unit).__name__ == "IntervalSpan":  # DAY TO SECOND
-                return False
-            names = re.findall("[A-Za-z]+", one.this.name) if unit is None else [unit.name]
-            return {name.upper().removesuffix("S") for name in names} <= {"DAY", "WEEK"}
-    return False
+    """Whether a tree is a literal interval of whole days, so that a date stays one; or several, added."""
+    kind = type(node).__name__
+    if kind in {"Paren", "Neg"}:
+        return of_days(node.this)
+    if kind in {"Add", "Sub"}:
+        return of_days(node.this) and of_days(node.expression)
+    unit = node.args.get("unit") if kind == "Interval" else None
+    if kind != "Interval" or type(unit).__name__ == "IntervalSpan":  # DAY TO SECOND
+        return False
+    names = re.findall("[A-Za-z]+", node.this.name) if unit is None else [unit.name]
+    return {name.upper().removesuffix("S") for name in names} <= {"DAY", "WEEK"}

@@ -123,6 +123,10 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
                 hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
                 problem = "a query as an argument, without parentheses of its own"
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
+        left = node.args.get("this") if isinstance(node, exp.SetOperation) else None
+        if isinstance(left, exp.Select) and any(map(left.args.get, ("order", "limit", "offset"))):
+            problem, hint = "ORDER BY or LIMIT before a set operation", "put this SELECT into parentheses."
+            raise mistake(text, start_of(left) or 0, problem, hint=hint, step=step)
         parts = _PARTS.get(type(node).__name__)
         if parts is None:
             continue
@@ -287,8 +291,19 @@ def dialect() -> Any:
         number = isinstance(operand, exp.Literal) and not operand.is_string
         return operand if number else exp.Anonymous(this="positive", expressions=[operand])
 
+    def listed(parser: Any, parse: Any, sep: Any = TokenType.COMMA) -> list[Any]:
+        """The items between commas, where sqlglot takes a comma with nothing behind it."""
+        items = [parse()]
+        while parser._match(sep):  # noqa: SLF001 - there is no other name
+            items.append(parse())
+            after = getattr(parser._curr, "token_type", None)  # noqa: SLF001
+            if items[-1] is None and after in {None, TokenType.R_PAREN, TokenType.FROM, TokenType.HAVING}:
+                parser.raise_error("nothing is behind a comma")
+        return [one for one in items if one is not None]
+
     names = {
         "_match_pair": pair,
+        "_parse_csv": listed,
         "_parse_bracket": bracket,
         # a parameter may be called as a keyword is: `:from`
         "COLON_PLACEHOLDER_TOKENS": {

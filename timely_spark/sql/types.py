@@ -135,6 +135,11 @@ def is_decimal(kind: pa.DataType) -> bool:
     return bool(of.is_decimal(kind))
 
 
+def scale_of(kind: pa.DataType) -> int:
+    """How many digits of a number come after its point: 0 but of decimals."""
+    return int(kind.scale) if is_decimal(kind) else 0
+
+
 def is_integral(kind: pa.DataType) -> bool:
     """Whether a type is of integers."""
     return kind in INTEGERS
@@ -157,9 +162,12 @@ def is_array(kind: pa.DataType) -> bool:
 
 def has_map(kind: pa.DataType) -> bool:
     """Whether a type is a map, or has one inside."""
-    if of.is_struct(kind):
-        return any(has_map(one.type) for one in kind)
-    return has_map(kind.value_type) if is_array(kind) else bool(of.is_map(kind))
+    return bool(of.is_map(kind)) or any(has_map(one.type) for one in _fields(kind))
+
+
+def has_float(kind: pa.DataType) -> bool:
+    """Whether a type is float or double, or has one inside."""
+    return is_float(kind) or any(has_float(one.type) for one in _fields(kind))
 
 
 def is_atomic(kind: pa.DataType) -> bool:

@@ -46,6 +46,8 @@ def limbs_of(values: Any) -> tuple[Longs | None, list[Longs]]:
     kind = values.type
     if pa.types.is_floating(kind):
         return _limbs_of_doubles(values.cast(pa.float64()).fill_null(0.0).to_numpy())
+    if pa.types.is_duration(kind):
+        values = values.cast(pa.duration("us"), safe=False)
     if not pa.types.is_decimal(kind):
         return None, _halves_of(as_sums(values, pa.int64()).fill_null(0).to_numpy())
     values = as_sums(values, pa.decimal128(min(kind.precision, 38), kind.scale))  # of 64 or 256 bits
@@ -104,7 +106,8 @@ def sums_of_limbs(limbs: Sequence[Longs], scale: int, kind: pa.DataType, null: M
     sums = pa.Array.from_buffers(
         pa.decimal256(76, scale), len(carry), [None, pa.py_buffer(np.column_stack(words))]
     )
-    return as_sums(pc.if_else(pa.array(null), pa.scalar(None, sums.type), sums), kind)
+    sums = pc.if_else(pa.array(null), pa.scalar(None, sums.type), sums)
+    return as_sums(sums, pa.int64()).cast(kind) if pa.types.is_duration(kind) else as_sums(sums, kind)
 
 
 def _carried(limbs: Longs) -> tuple[list[Longs], Longs]:

@@ -180,7 +180,7 @@ def _whole_quotient_types(kinds: Sequence[pa.DataType], zone: str) -> Typed | No
     return (typed[0], pa.int64()) if is_decimal(typed[1]) else ([pa.int64()] * 2, pa.int64())
 
 
-@spark_function("div", _whole_quotient_types)
+@spark_function("div", _whole_quotient_types, "=daytime, =daytime -> bigint", "=months, =months -> bigint")
 def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failures) -> Any:
     if is_decimal(a.type):
         x, y, _ = _at_one_scale(a, b, a.type)
@@ -202,15 +202,15 @@ def _whole_quotient(a: Value, b: Value, *, result: pa.DataType, failures: Failur
 
 
 def _of_sign(name: str, changed: Callable[[Any], Any]) -> None:
-    """A function of a number that only may change its sign."""
+    """A function of a number, or an interval, that only may change its sign."""
 
-    @spark_function(name, "number -> N", result=lambda kind: kind)
+    @spark_function(name, "number -> N", "interval -> N", result=lambda kind: kind)
     def _kernel(a: Value, *, result: pa.DataType, failures: Failures) -> Any:
         x = to_numpy(a)
         if is_decimal(result):
             return decimals(changed(x), result)
         with np.errstate(all="ignore"):
-            if is_integral(result):
+            if not is_float(result):
                 overflow(failures, x == np.iinfo(x.dtype).min, result)
             return changed(x)
 

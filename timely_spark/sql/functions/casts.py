@@ -133,7 +133,7 @@ def _to_decimal(x: Any, scale: int, to: pa.DataType, failures: Failures) -> Any:
 
 
 def _exact_to_decimal(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    return _to_decimal(to_numpy(a), a.type.scale if is_decimal(a.type) else 0, to, failures)
+    return _to_decimal(to_numpy(a), types.scale_of(a.type), to, failures)
 
 
 def _decimal_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:

@@ -107,8 +107,7 @@ def exactly_rounded(
     x = np.atleast_1d(to_numpy(a))
     if is_float(a.type):
         return _float_rounded(x.astype(np.float64), digits, how).astype(result.to_pandas_dtype())
-    scale = a.type.scale if is_decimal(a.type) else 0
-    x = wide(x)
+    scale, x = types.scale_of(a.type), wide(x)
     if digits < scale:
         by = 10 ** (scale - digits)
         x = how(x, by) * by
@@ -233,7 +232,8 @@ def _of_one_kind(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
     texts = sum(one == pa.string() for one in kinds)
     kind = types.common_of(kinds)
     mixed = texts and any(one not in {pa.string(), pa.null()} for one in kinds)
-    return None if kind is None or mixed or len(kinds) < 2 else ([kind] * len(kinds), kind)
+    wrong = kind is None or types.has_map(kind) or mixed or len(kinds) < 2
+    return None if wrong else ([kind] * len(kinds), kind)
 
 
 def _extreme(name: str, *, greatest: bool) -> None:

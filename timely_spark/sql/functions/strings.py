@@ -179,6 +179,8 @@ def _locate(part: pa.Scalar, text: Value, start: Value | None = None, *, length:
     if start is None:
         return _found(array, part.as_py(), None)
     first = longs(start, length) - 1
+    if not part.as_py():  # as Java: at the begin, wherever it is looked for
+        return (first >= 0).astype(np.int32)
     places = _found(array, part.as_py(), np.maximum(first, 0))
     past = first > Characters(array).lengths
     return np.where((first < 0) | past, 0, places).astype(np.int32)
