@@ -227,6 +227,17 @@ def _first_of(kind: Any) -> Callable[[list[Any]], Any]:
     return build
 
 
+def _listed(parser: Any, parse: Callable[[], Any], sep: Any = None) -> list[Any]:
+    """The items between commas, where sqlglot takes a comma with nothing behind it."""
+    tokens, items = needs_sqlglot().TokenType, [parse()]
+    while parser._match(sep or tokens.COMMA):  # noqa: SLF001 - there is no other name
+        items.append(parse())
+        after = getattr(parser._curr, "token_type", None)  # noqa: SLF001
+        if items[-1] is None and after in {None, tokens.R_PAREN, tokens.FROM, tokens.HAVING}:
+            parser.raise_error("nothing is behind a comma")
+    return [one for one in items if one is not None]
+
+
 @cache
 def dialect() -> Any:
     """Spark's dialect, in which scalar functions keep their names and arguments as they are written.
@@ -291,19 +302,9 @@ def dialect() -> Any:
         number = isinstance(operand, exp.Literal) and not operand.is_string
         return operand if number else exp.Anonymous(this="positive", expressions=[operand])
 
-    def listed(parser: Any, parse: Any, sep: Any = TokenType.COMMA) -> list[Any]:
-        """The items between commas, where sqlglot takes a comma with nothing behind it."""
-        items = [parse()]
-        while parser._match(sep):  # noqa: SLF001 - there is no other name
-            items.append(parse())
-            after = getattr(parser._curr, "token_type", None)  # noqa: SLF001
-            if items[-1] is None and after in {None, TokenType.R_PAREN, TokenType.FROM, TokenType.HAVING}:
-                parser.raise_error("nothing is behind a comma")
-        return [one for one in items if one is not None]
-
     names = {
         "_match_pair": pair,
-        "_parse_csv": listed,
+        "_parse_csv": _listed,
         "_parse_bracket": bracket,
         # a parameter may be called as a keyword is: `:from`
         "COLON_PLACEHOLDER_TOKENS": {
