@@ -380,7 +380,8 @@ def _cast(binder: ExpressionBinder, node: Any) -> Term:
     if not _is_suffixed(node.this):
         return _as_cast(term)
     if not isinstance(term, terms.Constant) or term.value.as_py() == float("inf"):
-        raise binder.refuse(node, f"no {name_of(kind)} has the number {node.this.name}", "write it without the suffix.")
+        problem = f"no {name_of(kind)} has the number {node.this.name}"
+        raise binder.refuse(node, problem, "write it without the suffix.")
     return term
 
 
