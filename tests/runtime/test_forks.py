@@ -22,6 +22,7 @@ HOME = ["-m", "pyspark.find_spark_home"]
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTEST_CURRENT_TEST")  # it changes all the time
+        forks._start_server.cache_clear()
         program = forks.serve_forks(tmp_path_factory.mktemp("forks"))
     assert program is not None
     return program

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark.worker
 import pytest
 
 FLOW = """
@@ -52,8 +53,10 @@ def test_a_prepared_session_maps_its_classes_and_compiles_no_module(tmp_path: Pa
     file, counts = run("-c", FLOW, SPARK_SUBMIT_OPTS=f"-Xlog:class+load:file={loaded}").splitlines()
 
     (folder,) = (tmp_path / "user's data").glob("timely_spark/*/spark/python/lib/pyspark.zip")
-    assert file == f"{folder}/pyspark/worker.py"
+    own, counted = run("-c", FLOW, PYSPARK_PYTHON=f"{sys.executable}3").splitlines()
+    assert file == pyspark.worker.__file__, "of the process that was forked"
+    assert own == f"{folder}/pyspark/worker.py"
     assert [*folder.glob("pyspark/__pycache__/worker.*.pyc")]
-    assert counts == "[('a', 2), ('b', 1)]"
+    assert counts == counted == "[('a', 2), ('b', 1)]"
     sources = [line.partition("source: ")[2] for line in loaded.read_text().splitlines()]
     assert sum("(top)" in source for source in sources) > len(sources) / 2, "classes of the archive"
