@@ -28,4 +28,4 @@ def forked_by(folder: Path) -> Path:
             finally:
                 os._exit(0)
         os.close(end)
-    return write_program(folder)
+    return write_program(folder).rename(folder / "forks-python")  # `configure` keeps a name of one's own

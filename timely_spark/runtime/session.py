@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 _registered: WeakKeyDictionary[SparkSession, dict[str, list[str]]] = WeakKeyDictionary()
 _changing: WeakKeyDictionary[SparkSession, threading.Lock] = WeakKeyDictionary()
-#: What runs this Python for Spark; others in PYSPARK_PYTHON are the user's choice.
-_pythons = {sys.executable}
 _log = logging.getLogger(__name__)
 
 NEEDED = (4, 2)
@@ -211,13 +209,16 @@ def _on_this_machine(options: Mapping[str, object]) -> bool:
 
 def _choose_python(options: Mapping[str, object]) -> None:
     """Let Spark's Python processes on this machine be forks, unless the user has chosen their Python."""
-    with suppress(RuntimeError):  # there is no home directory
-        folder = place().folder
-        _pythons.add(str(folder / PROGRAM))
-        if os.environ["PYSPARK_PYTHON"] in _pythons:
-            starts_jvm = _on_this_machine(options) and "PYSPARK_GATEWAY_PORT" not in os.environ
-            forks = serve_forks(folder) if starts_jvm else None
-            os.environ["PYSPARK_PYTHON"] = forks or sys.executable
+    if not _chosen_by_user(os.environ["PYSPARK_PYTHON"]):
+        forks = None
+        if _on_this_machine(options) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            with suppress(RuntimeError):  # there is no home directory
+                forks = serve_forks(place().folder)
+        os.environ["PYSPARK_PYTHON"] = forks or sys.executable
+
+
+def _chosen_by_user(python: str) -> bool:
+    return python != sys.executable and Path(python).name != PROGRAM
 
 
 def _prepared(options: Mapping[str, object]) -> Prepared | None:
@@ -378,8 +379,8 @@ def same_python(session: SparkSession) -> None:
     `python3` of the PATH, which may not have this library. A user's own choice does not change. Clusters do
     not change either: their machines may not have this Python.
     """
-    python = os.environ.get("PYSPARK_PYTHON")
-    if python not in _pythons:  # the user's choice
+    python = os.environ.get("PYSPARK_PYTHON", "")
+    if _chosen_by_user(python):
         return
     try:
         context = session.sparkContext
