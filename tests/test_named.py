@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -388,6 +389,7 @@ ALL = {
 def test_all_that_an_operator_makes_has_a_name_of_the_users(case: Case) -> None:
     flow = built(case)
 
+    assert " at 0x" not in json.dumps(flow.compile(2).described()), "another process has other addresses"
     steps = finalise_graph(flow.graph).stages
     assert [stage.name for stage in steps if not stage.named] == []
     assert any(stage.name.split(".")[-1] == "it" or "it" in stage.name.split(".") for stage in steps)

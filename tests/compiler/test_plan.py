@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -96,6 +97,20 @@ def test_the_plan_is_the_same_each_time_and_distinguishes_flows() -> None:
     assert built(components).fingerprint == built(components).fingerprint
     assert built(components).fingerprint != built(components, workers=3).fingerprint
     assert built(components).fingerprint != built(word_count).fingerprint
+
+
+def test_a_function_of_the_users_is_the_same_in_another_process() -> None:
+    """Its representation has an address; with that, no flow with a lattice could be started again."""
+
+    def fingerprint(keys: str = "k") -> str:
+        def merge(a: pa.Array, b: pa.Array) -> pa.Array:  # another object in each call
+            return pc.max_element_wise(a, b)
+
+        return built(
+            lambda f: f.input("x", "k long, j long, v long").merge("v", merge, keys=keys).capture("o")
+        ).fingerprint
+
+    assert fingerprint() == fingerprint() != fingerprint("j")
 
 
 def test_loop_counters_are_ignored_without_limits_and_waiting_vertices() -> None:

@@ -116,6 +116,7 @@ def times_of(kind: type[Moment]) -> Broken:
         ),
         (Broken(coarse=lambda time, _: replace(time, outer=Bitemporal(99))), "coarse.* is not before it"),
         (Broken(enter=lambda depth: 1 / 0), "ZeroDivisionError"),
+        (Broken(delay=lambda *_: object()), "repr.* is another one in each process, and a restart"),
     ],
 )
 def test_a_law_that_is_broken_is_named_when_the_flow_is_made(kind: Any, law: str) -> None:

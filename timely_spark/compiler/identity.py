@@ -6,6 +6,7 @@ parameters, columns and partitioning. Labels of explain and names of functions a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timely_spark.compiler.partitioning import ANYWHERE
@@ -48,7 +49,7 @@ def _stage(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
         "operator": stage.operator,
         "parameters": dict(stage.parameters),
         "vertex": type(stage.vertex).__name__ if stage.vertex is not None else "",
-        "refines": str(getattr(stage.vertex, "monotone", "")),
+        "refines": _refines(stage.vertex),
         "loops": [
             loop.name if loop.inner is None else f"{loop.name} by {loop.inner.__name__}"
             for loop in stage.scope.path[1:]
@@ -62,6 +63,14 @@ def _stage(plan: Plan, stage: Stage, inputs: list[Edge]) -> dict[str, Any]:
             for schema in (stage.outputs[:1] if stage.is_source or stage.quarantined else stage.outputs)
         ],
     }
+
+
+def _refines(vertex: Any) -> str:
+    """The guarantee of a vertex's records, without the user's function: it has an address."""
+    monotone = getattr(vertex, "monotone", None)
+    if monotone is None:
+        return ""
+    return str(monotone if monotone.merge is None else replace(monotone, merge="a function"))
 
 
 def _exchange(exchange: Partition | None) -> list[str] | str | None:

@@ -159,7 +159,8 @@ class PathSummary(Ordered, Protocol):
 class Times(Protocol):
     """A kind of time: the times of epochs, and the path summaries of edges.
 
-    ``depth`` is the number of loop counters at the edge's source. All times of a kind are of one class.
+    ``depth`` is the number of loop counters at the edge's source. All times of a kind are of one class. A
+    restart compares path summaries by their ``repr()``, such as a dataclass has.
 
     For user-defined times, implement this protocol and pass it to ``Dataflow(times=...)``, which checks the
     laws on some samples. All operators on streams work with every order that keeps the laws, except those
