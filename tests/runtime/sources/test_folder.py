@@ -596,6 +596,18 @@ def test_a_member_of_json_that_is_no_column_may_have_the_name_of_one_in_another_
     assert [row["n"] for row in rows(folder_of(tmp_path, "json"), schema)] == [1, None, None, None, None]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.json", b" \n\n"), ("a.json.gz", b""), ("a.json.zst", b"\n"), ("a.csv.gz", b""), ("a.csv.zst", b"")],
+)
+def test_a_file_of_text_without_content_has_no_rows(tmp_path: Path, name: str, content: bytes) -> None:
+    """Spark writes one for each empty partition; one without bytes is not even listed."""
+    with pa.output_stream(str(tmp_path / name), compression="detect") as file:
+        file.write(content)
+    assert (tmp_path / name).stat().st_size
+    assert rows(folder_of(tmp_path, name.split(".")[1]), as_schema("n long")) == []
+
+
 def test_a_folder_in_another_case_is_no_null_column(tmp_path: Path) -> None:
     for name in ("day=1", "Day=2"):
         (tmp_path / name).mkdir()

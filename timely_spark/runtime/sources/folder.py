@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 #: Null as the name of a folder.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+#: What pyarrow says of a file of text without content.
+_EMPTY = re.compile("Empty (JSON stream|CSV file)")
 #: Errors of pyarrow about the content of a file.
 _DAMAGE = (pa.ArrowException, OSError, ValueError)
 
@@ -351,6 +354,15 @@ class Folder:
         check_paths(own)
         return own
 
+    def _own_unless_empty(self, fragment: Any) -> pa.Schema | None:
+        """The columns that a file has; None of a file of text without any, as a compressed one may be."""
+        try:
+            return self._own(fragment)
+        except pa.ArrowInvalid as error:
+            if _EMPTY.search(str(error)) is None:
+                raise
+            return None
+
     def _check(
         self,
         path: str,
@@ -432,7 +444,8 @@ class Folder:
             with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
-                own = self._own(fragment)
+                if (own := self._own_unless_empty(fragment)) is None:
+                    continue
                 present = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
                     lacks = [name for name in schema.names if name not in {*present, *self.defaults}]
