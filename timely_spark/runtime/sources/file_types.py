@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from json import loads
 from typing import Any, TypeAlias
 
@@ -38,6 +39,16 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
         yield from types(kind.item_type, (*at, _ELEMENT, "value"))
     elif hasattr(kind, "value_type"):  # lists of all kinds
         yield from types(kind.value_type, (*at, _ELEMENT))
+
+
+def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any) -> pa.Schema | None:
+    """The columns that a file has; None of a file of text without content, as a compressed one may be."""
+    try:
+        return own(fragment)
+    except pa.ArrowInvalid as error:
+        if re.search("Empty (JSON stream|CSV file)", str(error)):
+            return None
+        raise
 
 
 def check_paths(schema: pa.Schema) -> None:

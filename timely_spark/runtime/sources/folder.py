@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +40,7 @@ from timely_spark.runtime.sources.file_types import (
     row_groups_at,
     scalar_of,
     types,
+    unless_empty,
     valid,
     with_instants,
     with_times_as_texts,
@@ -352,15 +352,6 @@ class Folder:
         check_paths(own)
         return own
 
-    def _own_unless_empty(self, fragment: Any) -> pa.Schema | None:
-        """The columns that a file has; None of a file of text without any, as a compressed one may be."""
-        try:
-            return self._own(fragment)
-        except pa.ArrowInvalid as error:
-            if re.search("Empty (JSON stream|CSV file)", str(error)):
-                return None
-            raise
-
     def _check(
         self,
         path: str,
@@ -442,7 +433,7 @@ class Folder:
             with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
-                if (own := self._own_unless_empty(fragment)) is None:
+                if (own := unless_empty(self._own, fragment)) is None:
                     continue
                 present = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
