@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -45,6 +46,7 @@ def _cycled(values: list[Any], kind: pa.DataType, length: int, step: int = 1) ->
     return pa.array([with_null[(n * step) % len(with_null)] for n in range(length)], kind)
 
 
+@functools.cache
 def rows(length: int = 48) -> pa.Table:
     """Rows of edge values of each type; neighbouring columns repeat after different numbers of rows."""
     decimals = [
