@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -105,3 +108,28 @@ print(forks.serve_forks(Path(sys.argv[1])), os.environ[forks.SERVER])
     python, place = said(sys.executable, "-c", program, str(tmp_path), folder=tmp_path).split()
     assert os.access(python, os.X_OK)
     assert not Path(place).parent.exists()
+
+
+def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys
+from pathlib import Path
+from timely_spark.runtime import forks
+print(forks.serve_forks(Path(sys.argv[1])), os.environ[forks.SERVER], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    _, place = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    deadline = time.monotonic() + 60
+    while Path(place).parent.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_program_that_has_ended_before_its_fork_gets_none(python: str) -> None:
+    place = os.environ[forks.SERVER]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks:
+        asks.connect(place)
+        request = json.dumps([HOME, os.getcwd(), environment()]).encode()  # noqa: PTH109
+        socket.send_fds(asks, [request], [0, 1, 2])
+    assert said(python, *HOME, folder=Path.cwd(), SPARK_HOME="/one") == "/one\n"

@@ -5,9 +5,9 @@ a first epoch, which import PySpark, pyarrow, pandas and this package one after 
 of its own, imports them once while the JVM starts. Spark starts a small program instead of Python, which asks
 the server for a fork, and stands for it until it ends.
 
-The program becomes Python itself where no server answers: for anything but PySpark's modules, in another
-environment (imports may have read it), and if an import has started a thread, since a lock that another
-thread holds would stay locked in a fork.
+The program becomes Python itself where no server answers within a minute: for anything but PySpark's modules,
+in another environment (imports may have read it), and if an import has started a thread, since a lock that
+another thread holds would stay locked in a fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import os
 import re
 import runpy
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -43,10 +42,12 @@ try:
     if sys.argv[1] != "-m" or not sys.argv[2].startswith("pyspark."):
         raise OSError
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.settimeout(60)
         server.connect(os.environ[{server!r}])
         request = json.dumps([sys.argv[2:], os.getcwd(), dict(os.environ)]).encode()
         socket.send_fds(server, [request], [0, 1, 2])
         if server.recv(1):
+            server.settimeout(None)
             server.recv(1)
             sys.exit()
 except (IndexError, KeyError, OSError):
@@ -118,7 +119,6 @@ def _start_server(driver: int) -> None:
     def end() -> None:
         if os.getpid() == driver:
             server.communicate()
-            shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
 
@@ -143,8 +143,11 @@ def serve(listener: socket.socket) -> list[str]:
             request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
             arguments, folder, environment = json.loads(request)
             if _read_by_imports(ENVIRONMENT | environment) == own and os.fork() == 0:
-                connection.send(b".")
-                _become(connection.detach(), files, folder, environment)
+                try:
+                    connection.send(b".")
+                    _become(connection.detach(), files, folder, environment)
+                except OSError:
+                    os._exit(1)
                 return list(arguments)
             for file in files:
                 os.close(file)
@@ -187,11 +190,18 @@ def main() -> None:
     """The server: import what forks need, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        for module in IMPORTED:
-            importlib.import_module(module)
-        if len(os.listdir("/proc/self/task")) > 1:
-            sys.exit()
-        arguments = serve(listener)
+        place = Path(listener.getsockname())
+        try:
+            for module in IMPORTED:
+                importlib.import_module(module)
+            if len(os.listdir("/proc/self/task")) > 1:
+                sys.exit()
+            arguments = serve(listener)
+        except BaseException:  # the server ends, also if its process was killed
+            with suppress(OSError):
+                place.unlink()
+                place.parent.rmdir()
+            raise
     run(arguments)
 
 
