@@ -478,7 +478,7 @@ def test_a_stop_with_a_timeout_does_not_wait_for_a_call_of_a_step(begin: Begin) 
 
     query = Query(Busy(), process.context)  # type: ignore[arg-type]
     started = time.monotonic()
-    told = r"stop\(timeout=0.05\): flow 'endless' ends when the present call of a step returns: "
+    told = r"stop\(timeout=0.05\): flow 'endless' ends when the present call of a step or an output returns: "
     with pytest.raises(NotComplete, match=told):
         query.stop(timeout=0.05)
     assert time.monotonic() - started < SOON / 2

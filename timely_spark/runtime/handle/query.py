@@ -264,9 +264,9 @@ class Query:
             False
 
         Raises:
-            NotComplete: the query has not ended after the timeout, and will, by itself, when the call of a
-                step that the error names returns; or a function of an output calls `stop`, inside the
-                micro-batch for whose end it waits.
+            NotComplete: the query has not ended after the timeout, and will, by itself, when the call that
+                the error names returns; or a function of an output calls `stop`, inside the micro-batch for
+                whose end it waits.
         """
         self._context.check_may_wait("stop()")
         started, limit = time.monotonic(), math.inf if timeout is None else timeout_seconds(timeout)
@@ -288,7 +288,7 @@ class Query:
                 except TimeoutError:
                     msg = (
                         f"stop({timeout=}): flow {self._context.name!r} ends when the present call of a step "
-                        f"returns: {what_runs(self._context)}"
+                        f"or an output returns: {what_runs(self._context)}"
                     )
                     hint = "stop() again waits for it; or end this process: the next start repeats the batch."
                     raise NotComplete(msg, where=caller(), hint=hint) from None

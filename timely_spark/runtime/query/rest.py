@@ -122,7 +122,7 @@ def what_runs(context: RunContext) -> str:
     """What the running micro-batch does, with the step that works."""
     newest = context.log.newest()
     batch = None if newest is None else running_batch(context.log, newest)
-    return str(batch or "the running one")
+    return str(batch or "no step works, so an output is written, or Spark reads")
 
 
 def rest(context: RunContext) -> None:
