@@ -40,6 +40,16 @@ def test_a_text_that_is_a_column_is_this_column() -> None:
     assert result(made, [(7, 1, 2)]) == [(7, 3)]
 
 
+def test_literals_are_no_names_unless_there_is_such_a_column() -> None:
+    made, x = flow()
+    x.select(yes="true", no="FALSE", nothing="null").capture("out")
+    assert result(made, ROWS[:1]) == [(True, False, None)]
+
+    named = ts.Dataflow("named")
+    named.input("x", {"true": "int"}).select(yes="true").capture("out")
+    assert result(named, [(7,)]) == [(7,)]
+
+
 def test_a_collection_is_kept_under_deletions() -> None:
     made = ts.Dataflow("deletions")
     x = made.input("x", "n long, diff long").collection(diff="diff")

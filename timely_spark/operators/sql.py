@@ -51,8 +51,11 @@ def named_expressions(operator: str, schema: pa.Schema, *columns: str | Mapping[
 
 
 def _of_text(operator: str, text: Any, schema: pa.Schema) -> Any:
-    is_name = isinstance(text, str) and (text in schema.names or text.isidentifier())
-    return text if is_name else expression(operator, text, schema)
+    if isinstance(text, str):
+        could_be_a_name = text.isidentifier() and text.lower() not in ("true", "false", "null")
+        if could_be_a_name or text in schema.names:
+            return text
+    return expression(operator, text, schema)
 
 
 def _positional(operator: str, text: str, schema: pa.Schema) -> dict[str, str | Expression]:
