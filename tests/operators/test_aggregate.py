@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from timely_spark.errors import SchemaError, VertexError
 from timely_spark.graph import as_schema
 from timely_spark.operators import aggregate as module
 from timely_spark.operators.aggregate import Aggregates
+from timely_spark.operators.retractions import EXACT, SIGN
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.grouping import group
 from timely_spark.state.row_times import EPOCH, with_time
@@ -345,6 +347,28 @@ def test_a_sliding_window_has_nothing_of_the_doubles_that_have_left_it(workers: 
     assert (rows[3], rows[4]) == ([("a", 0.0, None), ("b", 1.0, 1.0)], [("b", 0.0, None)])
     sums = {epoch: [row[:2] for row in of] for epoch, of in rows.items()}
     assert str(made["sessions"].rows()) == str(sums)
+
+
+def test_a_sum_of_doubles_counts_a_record_as_often_as_a_function_says() -> None:
+    flow = ts.Dataflow("window")
+    x = flow.input("x", "k string, v double, i long", epochs="manual").expire(after=2)
+    often = x.map(lambda row: (row.k, row.v, row.diff * (2**30 - 1)), "k string, v double, diff long")
+    often.group_by("k").aggregate(t=("sum", "v")).capture("out")
+    made = run(flow, {"x": [[("a", 1.5, i) for i in range(5)], [("a", -0.1, 5)]]})["out"].rows()
+    both = Fraction(2**30 - 1) * (Fraction(15, 2) - Fraction(0.1))
+    one = -0.1 * (2**30 - 1)
+    assert made == {0: [("a", 7.5 * (2**30 - 1))], 1: [("a", float(both))], 2: [("a", one)], 3: [("a", 0.0)]}
+
+
+def test_an_exact_sum_does_not_wrap_around() -> None:
+    aggregates = Aggregates(("k",), (("t", EXACT, "v"),))
+    values, times = [1.5, -0.75, 2.0**70, 1e300, -1e300, 0.1], 2**30 - 1
+    batch = pa.table({"k": ["a"] * 6, "v": values, f"v{SIGN}": pa.array([times] * 6, pa.int64())})
+    total = aggregates.partial(batch)
+    for _ in range(30):
+        total = aggregates.combine(pa.concat_tables([total, total]))
+    expected = sum(map(Fraction, values), Fraction(0)) * times * 2**30
+    assert aggregates.results(total)["t"].to_pylist() == [float(expected)]
 
 
 @pytest.mark.parametrize("longs", [[2**53 + 1, 2**53 + 3], [1_700_000_000_000_000] * 7])

@@ -28,7 +28,14 @@ from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.codes import runs
 from timely_spark.state.grouping import Groups, group
 from timely_spark.state.row_times import RowTimes, compaction, time_columns, with_time
-from timely_spark.state.sums import as_sums, large_sums, limbs_of, sums_of_scaled_limbs, too_large_sum
+from timely_spark.state.sums import (
+    as_sums,
+    large_sums,
+    limbs_of,
+    signed_limbs,
+    sums_of_scaled_limbs,
+    too_large_sum,
+)
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp, only_epochs
 
@@ -37,8 +44,9 @@ AggregateKind: TypeAlias = Literal["count", "sum", "mean", "min", "max", "collec
 _KINDS = get_args(AggregateKind)
 _PART = "__timely_part"
 """Prefix of the columns that hold the sum and the count of a mean."""
-#: An exact sum is a list with, for each scale of `limbs_of`, the scale, the number of values, and the limbs.
-_WIDTH = 6
+#: An exact sum is a list with, for each scale of `limbs_of`, the scale, the number of values, and the limbs
+#: of their sum: one more than a value has, so that there is room for 2^63 times the greatest.
+_WIDTH = 7
 
 #: Types whose equal values have equal bytes; and how many keys are looked at to see whether keys repeat.
 _HASHED = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary)
@@ -105,7 +113,7 @@ class Aggregates(Combines):
                 assert scales is not None
                 if abs_bound(signs) >= 1 << 31:  # a limb times a sign must fit
                     raise too_large_sum()
-                parts = np.column_stack([scales, signs, *(limb * signs for limb in limbs)])
+                parts = np.column_stack([scales, signs, *signed_limbs(limb * signs for limb in limbs)])
                 valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
                 partial[out] = _exact_sums(parts[valid], valid.astype(np.int64), ~valid)
             else:
@@ -223,10 +231,12 @@ def _add(lists: pa.ChunkedArray, groups: Groups, _: str) -> pa.Array:
     """The exact sum of each group; of a scale no part stays if nothing of it is left."""
     of, parts = _parts(flat(lists), groups.ids)
     equal = runs([of, parts[:, 0]], len(of))
-    firsts, totals = equal.nonzero(list(parts.T[1:]))
-    sizes = np.bincount(of[firsts], minlength=len(groups.starts))
+    count, *limbs = (equal.totals(part) for part in parts.T[1:])
+    sums = np.column_stack([parts[equal.firsts, 0], count, *signed_limbs(limbs)[:-1]])
+    some = sums[:, 1:].any(axis=1)
+    sizes = np.bincount(of[equal.firsts[some]], minlength=len(groups.starts))
     null = np.logical_and.reduceat(flat(lists).is_null().to_numpy(zero_copy_only=False), groups.starts)
-    return _exact_sums(np.column_stack([parts[firsts, 0], *totals]), sizes, null)
+    return _exact_sums(sums[some], sizes, null)
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:

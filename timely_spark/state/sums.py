@@ -206,11 +206,15 @@ def products_of_limbs(left: Sequence[Longs], right: Sequence[Longs]) -> list[Lon
             low, high = _halves_of(one * other)
             result[n + m] += low
             result[n + m + 1] += high
-    return _signed(result)[:-1]
+    return signed_limbs(result)[:-1]
 
 
-def _signed(limbs: Iterable[Longs]) -> list[Longs]:
-    """The same numbers in limbs of at most 2^31, and what is carried beyond the last one."""
+def signed_limbs(limbs: Iterable[Longs]) -> list[Longs]:
+    """The same numbers in limbs of at most 2^31, and what is carried beyond the last one.
+
+    >>> [limb.tolist() for limb in signed_limbs([np.array([3 << 40, 1 << 31]), np.array([1, -1])])]
+    [[0, -2147483648], [769, 0], [0, 0]]
+    """
     digits: list[Longs] = []
     carry: Any = 0
     for limb in limbs:
@@ -255,7 +259,7 @@ def spreads_of_limbs(
 
     def sums(scales: Longs, limbs: Sequence[Longs]) -> tuple[list[Longs], int]:
         table, least = _by_place(of[finite], count, scales[finite], [limb[finite] for limb in limbs])
-        return _signed(table.T), least
+        return signed_limbs(table.T), least
 
     (sum_x, least_x), (sum_y, least_y), (sum_xy, least_xy) = sums(*x), sums(*y), sums(x[0] + y[0], xy)
     least = least_x + least_y
