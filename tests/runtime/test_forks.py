@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,22 +71,47 @@ def test_python_itself_runs_any_other_program(python: str, tmp_path: Path) -> No
     assert said(python, "-c", "import sys; print(sys.executable)", folder=tmp_path) == f"{sys.executable}\n"
 
 
-def test_a_process_with_threads_is_not_forked(python: str, other: Path) -> None:
-    program = """
+@contextmanager
+def serving(place: Path, *imported: str, before: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A server that listens at a place."""
+    program = f"""
 import sys, threading
 from timely_spark.runtime import forks
-listener = forks.listening(sys.argv[1])
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-sys.argv[1], forks.IMPORTED = str(listener.detach()), ()
+listener = forks.listening({str(place)!r})
+{before}
+sys.argv[1:], forks.IMPORTED = [str(listener.detach())], {imported!r}
 forks.main()
 """
-    place = str(other / "threads")
-    command = [sys.executable, "-c", program, place]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
-        while server.poll() is None and not os.path.exists(place):  # noqa: PTH110
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=forks.ENVIRONMENT | environment()) as server:
+        while server.poll() is None and not place.exists():
             pass
-        assert said(python, *HOME, folder=other, **{forks.SERVER: place}) == "Python itself\n"
+        yield server
+
+
+def test_a_process_with_threads_is_not_forked(python: str, other: Path) -> None:
+    thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    with serving(other / "server", before=thread) as server:
+        assert said(python, *HOME, folder=other, **{forks.SERVER: str(other / "server")}) == "Python itself\n"
         assert server.wait(60) == 0
+
+
+def test_forks_and_their_forks_draw_random_numbers_of_their_own(python: str, other: Path) -> None:
+    text = """
+import os, random, sys, numpy
+assert "numpy.random" in sys.modules, "this is a fork"
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.write(writes, f"{numpy.random.rand()} {random.random()}".encode())
+    os._exit(0)
+print(numpy.random.rand(), random.random(), os.read(reads, 100).decode())
+"""
+    (other / "pyspark" / "find_spark_home.py").write_text(text)
+    with serving(other / "server", "numpy.random") as server:
+        asked = {"folder": other, forks.SERVER: str(other / "server")}
+        drawn = [number for _ in range(2) for number in said(python, *HOME, **asked).split()]
+        server.kill()
+    assert len(set(drawn)) == 8, drawn
 
 
 def test_a_fork_ends_with_the_program_that_stands_for_it(python: str) -> None:
@@ -126,10 +153,28 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
 
 
-def test_a_program_that_has_ended_before_its_fork_gets_none(python: str) -> None:
-    place = os.environ[forks.SERVER]
+def test_a_fork_that_nobody_waits_for_ends(python: str) -> None:
+    reads, writes = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asks:
-        asks.connect(place)
+        asks.connect(os.environ[forks.SERVER])
         request = json.dumps([HOME, os.getcwd(), environment()]).encode()  # noqa: PTH109
-        socket.send_fds(asks, [request], [0, 1, 2])
+        socket.send_fds(asks, [request], [0, writes, 2])
+    os.close(writes)
+    with os.fdopen(reads) as output:
+        assert output.read() == "", "nothing is printed, and no server holds the pipe"
     assert said(python, *HOME, folder=Path.cwd(), SPARK_HOME="/one") == "/one\n"
+
+
+def test_a_process_ends_though_a_child_holds_its_server(tmp_path: Path) -> None:
+    program = """
+import atexit, os, sys, time
+from pathlib import Path
+from timely_spark.runtime import forks
+reads, writes = os.pipe()
+forks.serve_forks(Path(sys.argv[1]))
+if (child := os.fork()) == 0:
+    os.close(writes)
+    os.read(reads, 1)
+    os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)

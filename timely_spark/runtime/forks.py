@@ -15,21 +15,26 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import hashlib
 import importlib
 import json
 import os
 import re
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 #: The variable with the place at which a driver's server listens.
 SERVER = "TIMELY_SPARK_FORKS"
@@ -54,7 +59,7 @@ except (IndexError, KeyError, OSError):
     pass
 os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 """
-#: What the processes of a source and of tasks import. None of these runs as a program itself.
+#: What the processes of a source and of tasks import.
 IMPORTED = (
     "pandas",
     "pyspark.sql.worker.plan_data_source_read",
@@ -80,8 +85,9 @@ def serve_forks(folder: Path) -> str | None:
     """
     if not sys.platform.startswith("linux") or not re.fullmatch(r"[^\s]{1,100}", sys.executable):
         return None  # what a first line of a program cannot name
+    digest = hashlib.sha256(sys.executable.encode()).hexdigest()[:8]  # environments may share a PySpark
     with suppress(OSError):
-        program = write_program(folder)
+        program = write_program(folder / digest)
         if os.access(program, os.X_OK):
             _start_server(os.getpid())
             return str(program)
@@ -118,7 +124,9 @@ def _start_server(driver: int) -> None:
 
     def end() -> None:
         if os.getpid() == driver:
-            server.communicate()
+            server.kill()  # it may still import; and a child of this process may hold its standard input
+            server.wait()
+            shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
 
@@ -135,22 +143,22 @@ def listening(place: str) -> socket.socket:
 def serve(listener: socket.socket) -> list[str]:
     """Fork for each program that asks, until standard input ends; in each fork return its arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    os.register_at_fork(after_in_child=np.random.seed)  # Python does so for its own `random` only
     own = _read_by_imports(os.environ)
     gc.freeze()
     while listener.fileno() in select.select([listener.fileno(), 0], [], [])[0]:
         connection, _ = listener.accept()
+        files: list[int] = []
         with connection, suppress(OSError, ValueError):  # what asks may have ended
-            request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
-            arguments, folder, environment = json.loads(request)
-            if _read_by_imports(ENVIRONMENT | environment) == own and os.fork() == 0:
-                try:
-                    connection.send(b".")
-                    _become(connection.detach(), files, folder, environment)
-                except OSError:
-                    os._exit(1)
-                return list(arguments)
-            for file in files:
-                os.close(file)
+            try:
+                request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+                arguments, folder, environment = json.loads(request)
+                if _read_by_imports(ENVIRONMENT | environment) == own and os.fork() == 0:
+                    _become(connection, files, folder, environment)
+                    return list(arguments)
+            finally:
+                for file in files:
+                    os.close(file)
     sys.exit()
 
 
@@ -158,31 +166,39 @@ def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _UNREAD.match(name)}
 
 
-def _become(connection: int, files: list[int], folder: str, environment: dict[str, str]) -> None:
-    """Take the place of the process at the other end."""
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # its end is a SIGTERM for this process, as which Spark has ended it
-    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
-    fcntl.fcntl(connection, fcntl.F_SETFL, os.O_ASYNC | fcntl.fcntl(connection, fcntl.F_GETFL))
-    os.chdir(folder)
-    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [
-        folder,
-        *environment.get("PYTHONPATH", "").split(os.pathsep),
-        *(entry for entry in sys.path if entry not in own),
-    ]
-    os.environ.clear()
-    os.environ.update(environment)
+def _become(connection: socket.socket, files: list[int], folder: str, environment: dict[str, str]) -> None:
+    """Take the place of the process at the other end, or end: then it becomes Python itself."""
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # its end is a SIGTERM for this process, as which Spark has ended it
+        fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+        fcntl.fcntl(connection, fcntl.F_SETFL, os.O_ASYNC | fcntl.fcntl(connection, fcntl.F_GETFL))
+        os.chdir(folder)
+        own, path = os.environ.get("PYTHONPATH"), environment.get("PYTHONPATH")
+        first = [] if getattr(sys.flags, "safe_path", False) else [folder]
+        sys.path[:] = first + _entries(path) + [entry for entry in sys.path if entry not in _entries(own)]
+        os.environ.clear()
+        os.environ.update(environment)
+        connection.send(b".")
+        connection.detach()
+    except BaseException:  # noqa: BLE001 - a fork that goes on would be a second server
+        os._exit(1)
+
+
+def _entries(path: str | None) -> list[str]:
+    return path.split(os.pathsep) if path else []
 
 
 def run(arguments: list[str]) -> None:
     """Be the program that a fork stands for."""
-    Path("/proc/self/comm").write_text(arguments[0], "utf-8")  # what `ps` and `usage` see of it
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(arguments[0], "utf-8")  # what `ps` and `usage` see of it
     sys.argv = arguments
+    # it is among the imported modules, unless the daemon's processes run it
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

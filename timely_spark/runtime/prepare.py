@@ -209,6 +209,11 @@ def _home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or _pyspark())
 
 
+def has_installed_spark() -> bool:
+    """Whether new sessions run the JVM's part of the PySpark that this process imports."""
+    return (_home() / "bin").resolve() == _pyspark() / "bin"
+
+
 def fetched(packages: Sequence[str], settings: Mapping[str, str]) -> list[str]:
     """The jars of packages and of all that they need, fetched once on this machine.
 

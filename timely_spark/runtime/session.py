@@ -26,6 +26,7 @@ from timely_spark.runtime.prepare import (
     IN_SPARK,
     Prepared,
     fetched,
+    has_installed_spark,
     has_settings,
     packages_of,
     place,
@@ -213,7 +214,8 @@ def _choose_python(options: Mapping[str, object]) -> None:
         forks = None
         if _on_this_machine(options) and "PYSPARK_GATEWAY_PORT" not in os.environ:
             with suppress(RuntimeError):  # there is no home directory
-                forks = serve_forks(place().folder)
+                if has_installed_spark():  # else Spark's Python is another one's
+                    forks = serve_forks(place().folder)
         os.environ["PYSPARK_PYTHON"] = forks or sys.executable
 
 
