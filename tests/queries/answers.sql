@@ -947,6 +947,16 @@ SELECT CAST(k AS string) FROM (SELECT IF(b = 1, -0.0D, 0.0D) AS k FROM t INTERSE
 ----
 0.0
 
+SELECT CAST(collect_set(k) AS string) FROM (SELECT -0.0D AS k FROM t)
+----
+[0.0]
+
+-- days beside a date, also in sums
+
+SELECT typeof(day + abs(INTERVAL '1' DAY)), typeof(day + -(day - day)), typeof(day - (day - day + INTERVAL '1' DAY)), day + (day - DATE '2024-01-30' + INTERVAL '1' DAY) FROM (SELECT DATE '2024-01-31' AS day)
+----
+date date date 2024-02-02
+
 -- sums, means and medians of intervals
 
 SELECT a, extract(MINUTE FROM sum(make_dt_interval(0, b, a))), avg(make_dt_interval(0, 0, b)) = INTERVAL '90' SECOND, extract(SECOND FROM percentile(make_dt_interval(0, 0, b), array(0.25, 0.5))[0]) FROM t GROUP BY a
@@ -1085,3 +1095,13 @@ SELECT a, (SELECT to_json(struct(*)) FROM (SELECT u.a AS x, 1 AS y)), (SELECT a 
 SELECT count(DISTINCT *), count(DISTINCT u.*), count(*) FROM u
 ----
 2 2 3
+
+-- 0.0 and -0.0 are equal, so aggregates write one of them
+
+SELECT CAST(max(struct(k)) AS string), CAST(max_by(array(k), k) AS string), CAST(median(k) AS string), CAST(percentile(k, array(0.5)) AS string) FROM (SELECT IF(b = 1, -0.0D, 0.0D) AS k FROM t)
+----
+{0.0} [0.0] 0.0 [0.0]
+
+SELECT CAST(min(array(k)) AS string), CAST(median(k) AS string) FROM (SELECT -0.0D AS k FROM t)
+----
+[0.0] 0.0

@@ -126,11 +126,11 @@ class Supersteps:
         batch = pa.schema([*(field for field in wide.schema if field.name != HALTED), *received])
         if not isinstance(self.halt, str | pc.Expression | None):
             msg = f"pregel: halt={self.halt!r} is not an expression"
-            raise SchemaError(msg, where=caller(), hint="write pc.scalar(True), or a condition.")
+            raise SchemaError(msg, where=caller(), hint='write "true", or a condition.')
         votes = named_expressions("pregel: halt", batch, {} if self.halt is None else {HALTED: self.halt})
         if projected("pregel: halt", votes, batch).types != [pa.bool_()] * len(votes):
             msg = f"pregel: halt={self.halt} is not a condition"
-            raise SchemaError(msg, where=caller(), hint="compare with something, as pc.field('msg') > 1.")
+            raise SchemaError(msg, where=caller(), hint='compare with something, as in "msg > 1".')
         logic = Superstep(
             ("node",),
             self.program(columns, batch),

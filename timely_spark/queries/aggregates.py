@@ -22,7 +22,7 @@ from timely_spark.differential.reducers import Extreme, present_records
 from timely_spark.differential.reductions import with_one_key
 from timely_spark.errors import SchemaError
 from timely_spark.operators.aggregate import ALL
-from timely_spark.queries.groups import AggregateFunction, GroupRecords
+from timely_spark.queries.groups import AggregateFunction, GroupRecords, written_alike
 from timely_spark.queries.sorting import Order
 from timely_spark.queries.statistics import SHAPES, lists_or_null, mode, percentile, shape, spreads
 from timely_spark.queries.weights import (
@@ -186,7 +186,7 @@ def _several_by(call: AggregateFunction, records: GroupRecords) -> pa.Array:
     first[records.of[records.firsts]] = before[records.firsts]
     taken = np.clip(call.options[0] - (before - first[records.of]), 0, counts)
     rows = np.repeat(np.arange(len(taken)), taken)
-    values = flat(records.table.column(call.columns[0])).take(pa.array(rows))
+    values = written_alike(flat(records.table.column(call.columns[0])).take(pa.array(rows)))
     return lists_or_null(values, records.total(taken), call.type)
 
 
@@ -246,7 +246,7 @@ def _list_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         records = groups.where(groups.valid(column)).sorted(call.order or [Order(column)])
         counts = numbers(records.table, DIFF)
     rows = np.repeat(np.arange(len(counts)), counts)
-    values = flat(records.table.column(column)).take(pa.array(rows))
+    values = written_alike(flat(records.table.column(column)).take(pa.array(rows)))
     sizes = records.total(counts)
     lists = lists_of(values, sizes)
     if call.function != "string_agg":

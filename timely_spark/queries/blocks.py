@@ -229,7 +229,7 @@ class Block(Aggregating):
         by = self._order_of(order, items, trees) if order is not None else []
         schema = self.relation.schema
         fresh = Fresh()
-        names = [alias or _name_of(expression) for alias, expression in items]
+        names = [_name_of(expression) if alias is None else alias for alias, expression in items]
         columns = [
             (fresh.name(name), binder.column(self.final(tree), schema))
             for name, tree in zip(names, trees, strict=True)

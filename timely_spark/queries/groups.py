@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timely_spark.authors import DIFF, GROUP, changes, flat, numbers
 from timely_spark.queries.sorting import Order, ranks, rows_in_order
+from timely_spark.sql.functions.collections import compared
+from timely_spark.sql.types import has_float, has_map
 from timely_spark.state.arrow import Longs, Mask, replaced
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.sums import large_sums, too_large_sum
@@ -92,8 +93,7 @@ class GroupRecords:
         at = np.full(self.count, -1, np.int64)
         at[self.of[rows]] = rows
         chosen = flat(values).take(pa.array(at, mask=at < 0)).cast(kind, safe=False)  # longs as doubles
-        # which of equal values it is depends on their order
-        return pc.add(chosen, pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else chosen
+        return written_alike(chosen)
 
     def halves(self) -> tuple[GroupRecords, GroupRecords]:
         """The records of the first half of the groups, and of the others, which are numbered from 0 on."""
@@ -112,6 +112,12 @@ class GroupRecords:
     def lasts(self) -> Longs:
         """The last record of each group that has one."""
         return np.append(self.firsts[1:], len(self.of))[: len(self.firsts)] - 1
+
+
+def written_alike(values: pa.Array) -> pa.Array:
+    """Values with 0.0 for -0.0: which of equal ones is stored depends on their order."""
+    some = has_float(values.type) and not has_map(values.type)
+    return compared(values) if some else values
 
 
 def as_doubles(values: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -46,7 +46,8 @@ def pivoted(binder: Binder, node: Any, columns: Sequence[str]) -> Any:
         if len(keys) != len(values):
             raise binder.refuse(value, f"FOR of {len(keys)} columns IN {len(values)} values", "give as many.")
         pairs = zip(keys, values, strict=True)
-        text = value.alias or binder.constant(cast_to(expression, pa.string())) or "null"
+        written = binder.constant(cast_to(expression, pa.string()))
+        text = value.alias or ("null" if written is None else written)
         here = exp.and_(*(exp.NullSafeEQ(this=a.copy(), expression=b.copy()) for a, b in pairs), copy=False)
         for aggregate in pivot.expressions:
             tree = aggregate.this if isinstance(aggregate, exp.Alias) else aggregate

@@ -140,6 +140,7 @@ def percentile(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         second = values[np.searchsorted(ends, begins[some] + high, side="right")]
         part = place - low
         percentiles[some] = np.where(part == 0, first, (1 - part) * first + part * second)
+    percentiles += 0.0  # 0.0 for -0.0
     if call.type == INTERVAL:
         percentiles = percentiles.astype(np.int64)
     return pa.array(percentiles, mask=~some).cast(call.type)

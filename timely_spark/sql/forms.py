@@ -157,9 +157,7 @@ def _between(binder: ExpressionBinder, node: Any, left: Term, right: Term) -> Te
 
 
 def _moved(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus: bool) -> Term:
-    of_days = any(map(literals.of_days, (node.this, node.expression))) or (
-        isinstance(right, terms.FunctionCall) and right.name == "$days_between"
-    )
+    of_days = any(literals.of_days(one, right) for one in (node.this, node.expression))
     if pa.types.is_date32(left.type) and right.type == INTERVAL and not of_days:
         left = binder.cast(left, types.timestamp(binder.zone), node)
     name = "$earlier" if minus else "$later"
@@ -379,6 +377,9 @@ def _cast(binder: ExpressionBinder, node: Any) -> Term:
         raise binder.refuse(node, problem, "write DATE '2024-01-31', or TIMESTAMP '2024-01-31 23:59:00'.")
     if not _is_suffixed(node.this):
         return _as_cast(term)
+    if is_integral(kind) and not node.this.name.isdigit():
+        problem = f"{node.this.name} with the suffix of {name_of(kind)} is not a whole number"
+        raise binder.refuse(node, problem, "write digits alone, or leave the suffix out.")
     if not isinstance(term, terms.Constant) or term.value.as_py() == float("inf"):
         problem = f"no {name_of(kind)} has the number {node.this.name}"
         raise binder.refuse(node, problem, "write it without the suffix.")

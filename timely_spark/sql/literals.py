@@ -160,13 +160,21 @@ def _spanned(text: str, first: str, last: str) -> pa.Scalar | None:
     return _of_parts([(match[1] + one, unit) for one, unit in zip(numbers, units, strict=True)])
 
 
-def of_days(node: Any) -> bool:
-    """Whether a tree is a literal interval of whole days, so that a date stays one; or several, added."""
+def of_days(node: Any, term: Any = None) -> bool:
+    """Whether an interval, as a tree and its term, is of whole days, so that a date stays one.
+
+    That are literals and differences of dates, and sums, differences, negations and `abs` of such.
+    """
+    if getattr(term, "name", "") == "$days_between":
+        return True
     kind = type(node).__name__
-    if kind in {"Paren", "Neg"}:
-        return of_days(node.this)
-    if kind in {"Add", "Sub"}:
-        return of_days(node.this) and of_days(node.expression)
+    if kind == "Paren":
+        return of_days(node.this, term)
+    parts = [node.this, node.expression] if kind in {"Add", "Sub"} else [node.this] if kind == "Neg" else []
+    if kind == "Anonymous" and node.name.lower() == "abs":
+        parts = node.expressions
+    if parts:
+        return all(map(of_days, parts, getattr(term, "arguments", None) or [None] * len(parts)))
     unit = node.args.get("unit") if kind == "Interval" else None
     if kind != "Interval" or type(unit).__name__ == "IntervalSpan":  # DAY TO SECOND
         return False

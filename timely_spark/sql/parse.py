@@ -123,10 +123,8 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
                 hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
                 problem = "a query as an argument, without parentheses of its own"
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
-        left = node.args.get("this") if isinstance(node, exp.SetOperation) else None
-        if isinstance(left, exp.Select) and any(map(left.args.get, ("order", "limit", "offset"))):
-            problem, hint = "ORDER BY or LIMIT before a set operation", "put this SELECT into parentheses."
-            raise mistake(text, start_of(left) or 0, problem, hint=hint, step=step)
+        if isinstance(node, exp.SetOperation):
+            _check_sides(text, node, step)
         parts = _PARTS.get(type(node).__name__)
         if parts is None:
             continue
@@ -136,6 +134,15 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
                 problem, hint = f"{what} is not supported", "leave it out."
                 raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
     return _regrouped(text, tree, step)
+
+
+def _check_sides(text: str, node: Any, step: str) -> None:
+    """Refuse clauses of a side of a set operation; sqlglot moves those behind the last side to the whole."""
+    for side in (node.this, node.expression):
+        if isinstance(side, exp.Select) and any(map(side.args.get, ("order", "limit", "offset"))):
+            hint = "put this SELECT into parentheses."
+            problem = "ORDER BY or LIMIT before a set operation"
+            raise mistake(text, start_of(side) or 0, problem, hint=hint, step=step)
 
 
 def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
@@ -228,14 +235,33 @@ def _first_of(kind: Any) -> Callable[[list[Any]], Any]:
 
 
 def _listed(parser: Any, parse: Callable[[], Any], sep: Any = None) -> list[Any]:
-    """The items between commas, where sqlglot takes a comma with nothing behind it."""
+    """The items between commas, where sqlglot takes a comma with nothing before or behind it.
+
+    An item may be nothing: sqlglot first tries the arguments of `array(NULL, 'c')` as types.
+    """
     tokens, items = needs_sqlglot().TokenType, [parse()]
-    while parser._match(sep or tokens.COMMA):  # noqa: SLF001 - there is no other name
+    comma = sep or tokens.COMMA
+    ends = {tokens.SENTINEL, tokens.R_PAREN, tokens.FROM, tokens.ALIAS, tokens.ROWS, tokens.RANGE, comma}
+    ends |= {*parser.QUERY_MODIFIER_TOKENS, *parser.SET_OPERATIONS}
+    if items[0] is None and parser._match(comma, advance=False):  # noqa: SLF001 - there is no other name
+        parser.raise_error("nothing is before a comma")
+    while parser._match(comma):  # noqa: SLF001
         items.append(parse())
-        after = getattr(parser._curr, "token_type", None)  # noqa: SLF001
-        if items[-1] is None and after in {None, tokens.R_PAREN, tokens.FROM, tokens.HAVING}:
+        if items[-1] is None and parser._match_set(ends, advance=False):  # noqa: SLF001
             parser.raise_error("nothing is behind a comma")
     return [one for one in items if one is not None]
+
+
+def _joins(parse: Any) -> Any:
+    """Read joins, where sqlglot takes `FROM a,` for `FROM a`."""
+
+    def join(parser: Any, *arguments: Any, **options: Any) -> Any:
+        comma = parser._match(needs_sqlglot().TokenType.COMMA, advance=False)  # noqa: SLF001
+        if (joined := parse(parser, *arguments, **options)) is None and comma:
+            parser.raise_error("nothing is behind a comma")
+        return joined
+
+    return join
 
 
 @cache
@@ -306,6 +332,7 @@ def dialect() -> Any:
         "_match_pair": pair,
         "_parse_csv": _listed,
         "_parse_bracket": bracket,
+        "_parse_join": _joins(SparkParser._parse_join),  # noqa: SLF001 - there is no other name
         # a parameter may be called as a keyword is: `:from`
         "COLON_PLACEHOLDER_TOKENS": {
             *SparkParser.COLON_PLACEHOLDER_TOKENS,

@@ -471,7 +471,7 @@ def _str_to_map(
 
 
 @spark_function("$compared", lambda kinds, _: (list(kinds), kinds[0]) if len(kinds) == 1 else None)
-def _compared(a: pa.Array) -> Any:
+def compared(a: pa.Array) -> Any:
     """Values of which equal ones are written alike: maps in the order of their keys, 0.0 for -0.0."""
     kind = a.type
     if types.is_float(kind):
@@ -480,12 +480,12 @@ def _compared(a: pa.Array) -> Any:
         return a
     if a.null_count:
         rows = np.flatnonzero(np.asarray(a.is_valid()))
-        return scatter([(rows, _compared(a.take(pa.array(rows))))] if len(rows) else [], len(a), kind)
+        return scatter([(rows, compared(a.take(pa.array(rows))))] if len(rows) else [], len(a), kind)
     if pa.types.is_struct(kind):
-        return pa.StructArray.from_arrays([_compared(one) for one in a.flatten()], fields=list(kind))
+        return pa.StructArray.from_arrays([compared(one) for one in a.flatten()], fields=list(kind))
     x = Elements(a)
     if types.is_array(kind):
-        return lists_of(_compared(x.values), x.sizes, kind)
-    keys, items = map(_compared, x.values.flatten())
+        return lists_of(compared(x.values), x.sizes, kind)
+    keys, items = map(compared, x.values.flatten())
     order = pa.array(np.lexsort([dense_ranks(keys), x.owners]))
     return maps_of(keys.take(order), items.take(order), x.sizes, kind)
