@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import itertools
 import json
 import math
@@ -30,6 +31,7 @@ from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import BadArgument, SchemaError, Where
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.sources import json_files
 from timely_spark.runtime.sources.arrivals import Part, split_files
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.file_types import changes_values, row_groups_at
@@ -594,6 +596,36 @@ def test_a_member_of_json_that_is_no_column_may_have_the_name_of_one_in_another_
     ]
     (tmp_path / "a.json").write_text("".join(f"{line}\n" for line in ['{"n": 1}', *harmless]))
     assert [row["n"] for row in rows(folder_of(tmp_path, "json"), schema)] == [1, None, None, None, None]
+
+
+@pytest.mark.parametrize("long", [json_files._LONG, 0], ids=["names", "very many names"])
+def test_a_file_of_json_is_read_again_only_if_a_name_is_in_it_in_another_case(
+    long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "_LONG", long)
+    form, schema = ds.JsonFileFormat(), as_schema("n long, name string, été long, p struct<x: long>")
+    opened = []
+
+    def read(content: str) -> list[Any]:
+        opened.clear()
+
+        def again() -> Any:
+            opened.append(content)
+            return io.BytesIO(content.encode())
+
+        return [row for batch in json_files.json_batches(again, form, schema) for row in batch.to_pylist()]
+
+    lacking = {"n": None, "name": None, "été": None, "p": None}
+    assert read('{"n": 1, "name": "Paris", "été": 2}\n{"p": {"x": 1}}\n{}\n') == [
+        lacking | {"n": 1, "name": "Paris", "été": 2},
+        lacking | {"p": {"x": 1}},
+        lacking,
+    ]
+    assert len(opened) == 1
+    assert read('{"name": "Name", "n": 5}\n')[0] == lacking | {"n": 5, "name": "Name"}
+    with pytest.raises(pa.ArrowInvalid, match=r"members \['Name'\], .*in another case"):
+        read('{"n": 5, "name": null}\n{"Name": "Rome"}\n')
+    assert len(opened) == 2
 
 
 @pytest.mark.parametrize(

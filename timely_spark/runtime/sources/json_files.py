@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
 #: Records that are null, after the end of a record and of its line; and what may go on as such ones.
 _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
-#: Bytes that are looked through at a time.
-_PORTION = 1 << 20
+#: So long a regular expression is not given to Arrow, which takes a second per MB from a length of 40,000 on.
+_LONG = 3 << 13
 #: What stands before the first record while it is looked at.
 _BEFORE = b"}\n"
 
@@ -89,31 +90,70 @@ def json_batches(opened: Opened, form: ds.JsonFileFormat, schema: pa.Schema) -> 
     """
     lacking: dict[str, pa.Field] = {}
     with opened() as stream:
-        content = read_json(stream, form, schema)
+        names = _Names(stream, _names(pa.struct(list(schema))))
+        content = read_json(names, form, schema)
         for batch in content.to_batches() if isinstance(content, pa.Table) else content:
             for field, column in zip(batch.schema, batch.columns, strict=True):
                 if column.null_count or pa.types.is_nested(field.type):
                     lacking[field.name] = field
             yield batch
-    if lacking and (others := _in_another_case(opened, form, pa.struct(list(lacking.values())))):
+    records = pa.struct(list(lacking.values()))
+    if names.written and (others := _in_another_case(opened, form, records, names.written)):
         msg = f"it has members {others}, which are columns in another case"
         raise pa.ArrowInvalid(msg)
 
 
-def _in_another_case(opened: Opened, form: ds.JsonFileFormat, records: pa.StructType) -> list[str]:
+class _Names:
+    """A stream of bytes, and texts between quotes in it: at least those that are names in another case.
+
+    >>> import io
+    >>> names = _Names(io.BytesIO(b'{"Name": 1, "name": "n"}'), ["name", "n"])
+    >>> b"".join(iter(lambda: names.read(3), b"")), "Name" in names.written, "N" in names.written
+    (b'{"Name": 1, "name": "n"}', True, False)
+    """
+
+    def __init__(self, stream: Any, names: Collection[str]) -> None:
+        self.stream, self.written = stream, set[str]()
+        others = "|".join(filter(None, map(_in_other_cases, sorted(names))))
+        #: looked for by Arrow, in a fifth of Python's time; None if it would take longer
+        self._others = f'"(?:{others})"' if len(others) < _LONG else None
+        encoded = sorted(map(str.encode, names))
+        self._names = re.compile(rb'"((?i:%b))"' % b"|".join(map(re.escape, encoded)))
+        self._longest = max(map(len, encoded), default=0)
+        self._held = b""
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes, fewer at the end."""
+        chunk: bytes = self.stream.read(size)
+        data = self._held + chunk
+        if self._others is None or pc.match_substring_regex(pa.scalar(data), self._others).as_py():
+            self.written.update(map(bytes.decode, self._names.findall(data)))
+        self._held = data[-self._longest - 1 :]  # a name that goes on
+        return chunk
+
+
+def _in_other_cases(name: str) -> str:
+    """A regular expression of what differs from a name only in case: from one of its letters on.
+
+    >>> _in_other_cases("a_b")
+    'A_[bB]|a_B'
+    """
+    either = [f"[{c}{c.swapcase()}]" if c.isascii() and c.isalpha() else re.escape(c) for c in name]
+    return "|".join(
+        re.escape(name[:at]) + letter.swapcase() + "".join(either[at + 1 :])
+        for at, letter in enumerate(name)
+        if letter.isascii() and letter.isalpha()
+    )
+
+
+def _in_another_case(
+    opened: Opened, form: ds.JsonFileFormat, records: pa.StructType, written: Collection[str]
+) -> list[str]:
     """The names of members that differ only in case from those of fields, and are not null.
 
-    Arrow does not see them. So names between quotes are looked for, which may be values or members of others;
-    then such members are read as null, where a value is an error.
+    Arrow does not see them. So names between quotes were looked for, which may be values or members of
+    others; now such members are read as null, where a value is an error.
     """
-    one_of = b"|".join(re.escape(name.encode()) for name in sorted(_names(records)))
-    other = re.compile(rb'"(?!(?:%b)")((?i:%b))"' % (one_of, one_of))
-    written: set[str] = set()
-    with opened() as stream:
-        held = b""
-        while chunk := stream.read(_PORTION):
-            written.update(map(bytes.decode, other.findall(held + chunk)))
-            held = (held + chunk)[-len(one_of) - 2 :]  # a name that goes on
     if (nulls := _only(records, written)) is None:
         return []
     try:
@@ -122,15 +162,16 @@ def _in_another_case(opened: Opened, form: ds.JsonFileFormat, records: pa.Struct
             for _ in content.to_batches() if isinstance(content, pa.Table) else content:
                 pass
     except pa.ArrowInvalid:
-        return sorted(written)
+        return sorted(_names(nulls, pa.null()))
     return []
 
 
-def _names(kind: pa.DataType) -> set[str]:
-    """The names of the fields in a type."""
+def _names(kind: pa.DataType, of: pa.DataType | None = None) -> set[str]:
+    """The names of the fields in a type; only of those of one type, if it is given."""
     if pa.types.is_struct(kind):
-        return {field.name for field in kind}.union(*(_names(field.type) for field in kind))
-    return _names(kind.value_type) if pa.types.is_list(kind) else set()
+        names = {field.name for field in kind if of in (None, field.type)}
+        return names.union(*(_names(field.type, of) for field in kind))
+    return _names(kind.value_type, of) if pa.types.is_list(kind) else set()
 
 
 def _only(kind: pa.DataType, written: Collection[str]) -> pa.DataType | None:
