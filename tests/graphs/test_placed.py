@@ -89,6 +89,25 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_
 
 
+def test_a_node_with_one_label_in_several_places_stays_until_it_has_lost_all() -> None:
+    flow = ts.Dataflow("labels")
+    labels = flow.input("labels", "node long, label long, diff long").collection(diff="diff").stream
+    components_of_labels(labels).capture("out")
+    others = [(node, node, 1) for node in range(10, 50)]  # so that later changes are batches of their own
+    epochs = [
+        [(0, 0, 1), (3, 0, 1), (3, 3, 1), (8, 3, 1), (35, 60, 1), (36, 61, 1), *others],
+        [(3, 3, 1), (35, 60, -1)],
+        [(3, 3, 1), (36, 61, -1)],
+        [(3, 3, -3)],
+    ]
+
+    rows = ts.testing.run(flow, {"labels": epochs}, workers=1)["out"].rows()
+    assert sorted(rows.pop(0)) == sorted([(0, 0, 1), (3, 0, 1), (8, 0, 1), *others])
+    assert {epoch: sorted(changes) for epoch, changes in rows.items() if changes} == {
+        3: [(8, 0, -1), (8, 3, 1)],
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.campaign) for n in range(3, 60))]

@@ -63,7 +63,10 @@ def _unordered(h: Hashes) -> Indices | None:
 
 
 def pairs_of(index: Arrangement, nodes: Affected, first: Indices) -> tuple[Indices, Indices]:
-    """The pairs of positive multiplicity with these first nodes, which are distinct."""
+    """The pairs of positive multiplicity with these first nodes, which are distinct.
+
+    A pair may be repeated that was inserted several times and never removed.
+    """
     if not len(first) or not len(index):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     keys = pa.table({"node": nodes.of(first)})

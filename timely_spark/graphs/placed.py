@@ -169,6 +169,8 @@ class _LeastLabels(BufferingVertex):
         for labels, diff in ((before, -1), (after, 1)):
             order = np.lexsort((ranks[labels[1]], labels[0]))
             node, label = labels[0][order], labels[1][order]
+            different = changes(node) | changes(label)
+            node, label = node[different], label[different]
             first = changes(node)
             representative = label[first][np.cumsum(first) - 1]
             least.append((node[first], label[first], np.full(first.sum(), diff)))
