@@ -29,8 +29,10 @@ _SAMPLE = 2
 _FEW = 32
 #: so many nodes are looked up by a hash table
 _HASHED = 4096
+#: what one of two hashes is multiplied by, where both make one
+ODD = np.uint64(0x9E3779B97F4A7C15)
 #: products with odd numbers give other orders of hashes; the first keeps that of the hashes
-_ORDERS = tuple(pow(0x9E3779B97F4A7C15, level, 1 << 64) for level in range(LEVELS))
+_ORDERS = tuple(pow(int(ODD), level, 1 << 64) for level in range(LEVELS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +194,7 @@ def moves_of(received: Messages) -> Messages:
     home, other, here = received.of, received.number.view(np.uint64), received.to.astype(np.int64)
     if not len(home):
         return received
-    salt = received.to * np.uint64(_ORDERS[1])  # a node is another one in each place
+    salt = received.to * ODD  # a node is another one in each place
     number, nodes = pd.factorize(np.append(home + salt, other + salt))
     x, y = number[: len(home)], number[len(home) :]
     piece = pieces(len(nodes), x, y)

@@ -41,6 +41,7 @@ from timely_spark.authors import (
 )
 from timely_spark.graphs.affected import summed
 from timely_spark.graphs.contraction import (
+    ODD,
     SHARED,
     Level,
     LocalGraph,
@@ -80,8 +81,6 @@ _GATHERED = 1 << 16
 #: places in it, they enter after _AGAIN more.
 _SPAN, _AGAIN = 128, 64
 _U = np.uint64
-#: what one of two hashes is multiplied by, where both make one
-_ODD = _U(0x9E3779B97F4A7C15)
 
 
 class _Homed(OrderedEnds):
@@ -197,7 +196,7 @@ class _Places(BufferingVertex):
         self._count(nodes, place, count, new)
         link = place[ids] == NEW
         self._link(home[link], other[link])
-        order = np.argsort(other * _ODD + home)  # equal pairs together; in which order does not matter
+        order = np.argsort(other * ODD + home)  # equal pairs together; in which order does not matter
         first = np.flatnonzero(changes(other[order]) | changes(home[order]))
         one = order[first]
         self._send(
@@ -478,7 +477,7 @@ class _Places(BufferingVertex):
         last_at, last_other, last_number = (column[self.moving[self.others[0]]] for column in self.others)
         stays = last_at
         if len(last_at):  # not the first time
-            (stays,) = (~np.isin(last_other * _ODD + nodes[last_at], other * _ODD + nodes[at])).nonzero()
+            (stays,) = (~np.isin(last_other * ODD + nodes[last_at], other * ODD + nodes[at])).nonzero()
         moved = np.append(np.zeros(len(stays), np.int64), np.ones(len(at), np.int64))
         at, other = np.append(last_at[stays], at), np.append(last_other[stays], other)
         number = np.append(last_number[stays], number)
