@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timely_spark.graph import Partition, Skew
-from timely_spark.state.exchange import destinations, partition, partitioned
+from timely_spark.state.exchange import destinations, partitioned
 from timely_spark.state.hashing import hashes
 
 
@@ -20,7 +20,7 @@ from timely_spark.state.hashing import hashes
 def test_dealing_loses_nothing_and_brings_equal_keys_together(values: list[int], workers: int) -> None:
     table = pa.table({"k": pa.array(values, pa.int64()), "place": pa.array(range(len(values)), pa.int64())})
 
-    parts = partition(table, ["k"], workers)
+    parts = partitioned(table, Partition(("k",)), workers)
 
     assert Counter(k for part in parts.values() for k in part["k"].to_pylist()) == Counter(values)
     for worker, part in parts.items():
@@ -75,7 +75,9 @@ def test_the_block_of_a_pair_is_the_same_for_ever() -> None:
 
 
 def test_dealing_by_no_column_brings_all_to_one_worker() -> None:
-    assert [part.num_rows for part in partition(pa.table({"k": [1, 2, 3]}), [], 4).values()] == [3]
+    assert [part.num_rows for part in partitioned(pa.table({"k": [1, 2, 3]}), Partition(()), 4).values()] == [
+        3
+    ]
 
 
 PARTITIONS = [

@@ -13,7 +13,7 @@ import timely_spark as ts
 from timely_spark.compiler.partitioning import ANYWHERE, BROADCAST
 from timely_spark.graph import Partition
 from timely_spark.state import Arrangement
-from timely_spark.state.exchange import partition
+from timely_spark.state.exchange import partitioned
 from timely_spark.state.repartition import repartition
 
 BY_K = Partition(("k",))
@@ -74,8 +74,11 @@ def test_state_is_repartitioned_like_the_input_that_it_came_from() -> None:
     def rows(*pairs: tuple[int, int]) -> pa.Table:
         return pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
 
-    def partitioned(input_: int, table: pa.Table) -> list[pa.Table]:
-        parts = partition(table, ["ab"[input_]], 3)
+    def parts_by(column: str, table: pa.Table) -> dict[int, pa.Table]:
+        return partitioned(table, Partition((column,)), 3)
+
+    def partition(input_: int, table: pa.Table) -> list[pa.Table]:
+        parts = parts_by("ab"[input_], table)
         return [parts.get(worker, table.slice(0, 0)) for worker in range(3)]
 
     many = rows(*((i, 100 - i) for i in range(40)))
@@ -91,18 +94,14 @@ def test_state_is_repartitioned_like_the_input_that_it_came_from() -> None:
         state["kept"].insert(part)  # type: ignore[attr-defined]
         for side in state["sides"]:
             side.insert(part)
-    made = repartition(ts.Vertex(), states, 3, partitioned)
+    made = repartition(ts.Vertex(), states, 3, partition)
 
-    by_a, by_b = partition(many, ["a"], 3), partition(many, ["b"], 3)
+    by_a, by_b = parts_by("a", many), parts_by("b", many)
     for worker in range(3):
         kept, (left, right), arrived = (made[worker][name] for name in ("kept", "sides", "came"))
         for arrangement, parts in ((kept, by_a), (left, by_a), (right, by_b)):
             assert pa.concat_tables(arrangement.batches()).sort_by("a") == parts[worker].sort_by("a")
         assert pa.concat_tables(arrived[5]) == by_a[worker]
-    assert [worker for worker in range(3) if 6 in made[worker]["came"]] == list(
-        partition(rows((1, 2)), ["b"], 3)
-    )
-    assert [worker for worker in range(3) if 7 in made[worker]["came"]] == list(
-        partition(rows((3, 4)), ["a"], 3)
-    )
+    assert [worker for worker in range(3) if 6 in made[worker]["came"]] == [*parts_by("b", rows((1, 2)))]
+    assert [worker for worker in range(3) if 7 in made[worker]["came"]] == [*parts_by("a", rows((3, 4)))]
     assert next(one["came"][6] for one in made if 6 in one["came"]) == [[], [rows((1, 2))]]

@@ -24,8 +24,8 @@ from timely_spark.graph import FoundKeys, Stage
 from timely_spark.graph.stage import closure
 from timely_spark.state.arrow import replaced
 from timely_spark.state.codec import BlobStore
+from timely_spark.state.row_times import DIFF
 from timely_spark.worker import Worker, wire
-from timely_spark.worker.loops import DIFF
 from timely_spark.worker.wire import NO_ROWS, Message
 
 

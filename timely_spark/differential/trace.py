@@ -19,6 +19,7 @@ from timely_spark.state.codes import by_hash, numbers_of, runs
 from timely_spark.state.grouping import Groups
 from timely_spark.state.hashing import exact, hashes
 from timely_spark.state.row_times import Compact, compaction, time_columns, with_time
+from timely_spark.state.sums import large_sums
 from timely_spark.times import PRODUCT, Timestamp
 
 DIFF = row_times.DIFF
@@ -33,7 +34,6 @@ HASH = "__timely_hash"
 MOST = 1 << 62
 """A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
 
-_LOW = (1 << 32) - 1
 #: a second weight
 _NOW = f"{DIFF}_now"
 
@@ -87,10 +87,7 @@ def check_totals(groups: Groups, weights: Mapping[str, Indices]) -> None:
         if len(groups.starts) == len(counts) or abs_bound(counts) * len(counts) < MOST:
             continue  # nothing is added, or no total reaches the bound
         ordered = counts[groups.order]
-        low = np.add.reduceat(ordered & _LOW, groups.starts)  # in halves: their sums are exact
-        high = np.add.reduceat(ordered >> 32, groups.starts) + (low >> 32)
-        most = MOST >> 32
-        if ((high >= most) | (high < -most) | ((high == -most) & (low & _LOW == 0))).any():
+        if (large_sums(ordered, groups.starts, MOST) | large_sums(-ordered, groups.starts, MOST)).any():
             raise _too_large(name)
 
 

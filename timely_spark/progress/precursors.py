@@ -7,8 +7,6 @@ from typing import Any
 
 from timely_spark.progress.reachability import Reachability
 
-__all__ = ("precursors",)
-
 
 def precursors(reachability: Reachability, active: Iterable[tuple[int, Any]]) -> dict[tuple[int, Any], int]:
     """For each active pointstamp (location, time), how many other active ones could result in it.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from timely_spark.errors import CyclicTime
 from timely_spark.times import Antichain, PathSummary
 
-__all__ = ("Arc", "Reachability")
-
 
 @dataclass(frozen=True, slots=True)
 class Arc:

@@ -10,8 +10,6 @@ from timely_spark.errors import InvalidTime
 from timely_spark.progress.reachability import Reachability
 from timely_spark.times import Antichain, MutableAntichain, Times, Timestamp
 
-__all__ = ("Tracker",)
-
 
 class Tracker:
     """The frontier of each location, given counts of pointstamps.

@@ -14,21 +14,6 @@ from timely_spark.state.hashing import hashes
 _U = np.uint64
 
 
-def partition(table: pa.Table, columns: Sequence[str], workers: int) -> dict[int, pa.Table]:
-    """Partition the rows of a table by H: a part for each worker that gets rows, in the table's order.
-
-    Example:
-        >>> parts = partition(pa.table({"k": [1, 2, 1, 3]}), ["k"], 2)
-        >>> sorted(row["k"] for part in parts.values() for row in part.to_pylist())
-        [1, 1, 2, 3]
-    """
-    if table.num_rows == 0:
-        return {}
-    if workers == 1:
-        return {0: table}
-    return split(table, hashes(table, columns) % _U(workers), workers)
-
-
 def partitioned(table: pa.Table, by: Partition, workers: int, *, narrow: bool = False) -> dict[int, pa.Table]:
     """The records for each worker that gets some, in the table's order; `narrow`: see `with_narrow_longs`.
 

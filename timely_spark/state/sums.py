@@ -275,17 +275,22 @@ def spreads_of_limbs(
 # -- sums that are too large ---------------------------------------------------------------------------------
 
 
-def large_sums(values: Longs, starts: Indices) -> Mask:
-    """Whether the sum of each group, which begins at one of `starts`, is beyond 64 bits.
+def large_sums(values: Longs, starts: Indices, most: int = 1 << 63) -> Mask:
+    """Whether the sum of each group, which begins at one of `starts`, is not from ``-most`` to ``most - 1``.
+
+    Args:
+        values: the values, in the order of their groups.
+        starts: the place of each group's first value.
+        most: a power of two, at least 2^32; by default sums must fit into 64 bits.
 
     >>> large_sums(np.array([1, 2, (1 << 63) - 1, 1]), np.array([0, 2])).tolist()
     [False, True]
     """
-    if abs_bound(values) * len(values) < 1 << 63:
+    if abs_bound(values) * len(values) < most:
         return np.zeros(len(starts), np.bool_)
     low = np.add.reduceat(values & _LOW, starts)
     high: Longs = np.add.reduceat(values >> 32, starts) + (low >> 32)
-    return (high < -(1 << 31)) | (high >= 1 << 31)
+    return (high < -(most >> 32)) | (high >= most >> 32)
 
 
 def as_sums(values: Any, kind: pa.DataType) -> Any:

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from timely_spark.errors import InvalidTime, Where
 
-__all__ = ("EPOCHS", "as_epoch", "is_integer")
-
 #: Epochs are the numbers from 0 and below this one. The sum of an epoch and a delay, both below it, is less
 #: than the largest coordinate of a time.
 EPOCHS: Final = 2**62

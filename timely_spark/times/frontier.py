@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from timely_spark.times.timestamp import Ordered, Timestamp
 
-__all__ = ("Antichain", "MutableAntichain")
-
 X = TypeVar("X", bound=Ordered)
 T = TypeVar("T", bound=Timestamp)
 

@@ -11,8 +11,6 @@ from timely_spark.times.lexicographic import LEXICOGRAPHIC
 from timely_spark.times.product import PRODUCT
 from timely_spark.times.timestamp import Times
 
-__all__ = ("broken_law", "only_epochs")
-
 
 def only_epochs(times: Times) -> bool:
     """Whether the times outside of loops are plain epochs, which are totally ordered.

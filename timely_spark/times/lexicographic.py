@@ -12,8 +12,6 @@ from timely_spark.times.product import CompactingNestedTimes, NestedTimes, Summa
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("LEXICOGRAPHIC", "Lexicographic", "LexicographicSummary")
-
 
 class Lexicographic(Time):
     """A time in Naiad's order: ``<=`` iff the epochs are, and the counters are, lexicographically.

@@ -12,8 +12,6 @@ from timely_spark.errors import InvalidTime
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("MAX", "PRODUCT", "CompactingNestedTimes", "NestedTimes", "Summary", "Time")
-
 #: The largest epoch and the largest loop counter: what fits a 64-bit integer.
 MAX: Final = 2**63 - 1
 

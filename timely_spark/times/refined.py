@@ -19,8 +19,6 @@ from timely_spark.times.timestamp import InnerTime, Times
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("Descending", "RefinedSummary", "RefinedTime", "RefinedTimes", "broken_inner_law", "refined")
-
 Inner: TypeAlias = type[InnerTime] | None
 """The type of a coordinate; None means a number."""
 

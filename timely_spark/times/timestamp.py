@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ("CompactingTimes", "InnerTime", "Ordered", "PathSummary", "Times", "Timestamp")
-
 
 class Ordered(Protocol):
     """Something partially ordered: ``less_equal`` is reflexive, antisymmetric and transitive.

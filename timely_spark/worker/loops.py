@@ -23,6 +23,7 @@ from timely_spark.errors import LimitReached, excerpt
 from timely_spark.graph import Kind, LoopContext
 from timely_spark.state.arrow import data_bytes
 from timely_spark.state.hashing import hashes
+from timely_spark.state.row_times import DIFF
 from timely_spark.times import Times, Timestamp
 from timely_spark.worker.convergence import Convergence
 
@@ -84,8 +85,6 @@ def _sum_of_dropped(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
 MANY, SAMPLE = 1 << 16, 4096
 #: A multiplicity of a collection's record that is certainly a mistake: records do not come so often.
 OFTEN = 1 << 24
-#: The column of a collection's multiplicities.
-DIFF = "__timely_diff"
 
 
 class LoopState:

@@ -18,10 +18,10 @@ from timely_spark.graph import Partition, Stage, Stateless, as_table
 from timely_spark.graph.suggest import a_type
 from timely_spark.state.arrow import to_bytes
 from timely_spark.state.exchange import partitioned
+from timely_spark.state.row_times import DIFF
 from timely_spark.worker import wire
 from timely_spark.worker.combining import combined
 from timely_spark.worker.epoch_columns import Epochs, by_column, column_epochs, spans
-from timely_spark.worker.loops import DIFF
 from timely_spark.worker.wire import Advance, InputBatch, Item, Tick
 
 #: The size of the sample that decides whether a source's rows are combined before the exchange.

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from timely_spark.graph import Partition
 from timely_spark.operators.output_vertex import OutputVertex
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.storage.blobs import Blobs, size_of
 from timely_spark.state.arrow import from_bytes, to_bytes
-from timely_spark.state.exchange import partition
+from timely_spark.state.exchange import partitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,10 +163,11 @@ def _reader(blobs: Blobs, shares: list[Share], schema: pa.Schema, order: str | N
 
 def _bucketer(blobs: Blobs, shares: list[Share], keys: Sequence[str], buckets: int) -> _Map:
     """The function of a task that partitions payloads by key, because other payloads may retract records."""
+    by = Partition(tuple(keys))
 
     def to_buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, payload in _share(shares, batches):
-            for bucket, part in partition(blobs.table(payload), keys, buckets).items():
+            for bucket, part in partitioned(blobs.table(payload), by, buckets).items():
                 row = {"bucket": bucket, "place": place, "payload": to_bytes(part)}
                 yield pa.RecordBatch.from_pylist([row], schema=_BUCKETED)
 
