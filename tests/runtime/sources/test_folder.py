@@ -628,6 +628,40 @@ def test_a_file_of_json_is_read_again_only_if_a_name_is_in_it_in_another_case(
     assert len(opened) == 2
 
 
+@pytest.mark.parametrize("read", ["n long", "n long, s string"])
+def test_rows_behind_a_quote_that_is_not_closed_are_not_lost(tmp_path: Path, read: str) -> None:
+    """Arrow takes them for one value, or for the header."""
+    folder = folder_of(tmp_path, "csv")
+    for closed in (b'n,s\n1,"a\nb"\n', b'n,s\n1,"a\nb"""', b'n,s\n1,"a\n"\n2,b'):
+        (tmp_path / "a.csv").write_bytes(closed)
+        assert len(rows(folder, as_schema(read))) == closed.count(b",") - 1
+    for content, reason in (
+        (b'n,s\n1,"a\n2,b\n', "last row is not closed: the text behind it has 2 ends"),
+        (b'n,s\n1,"a\n2,b""', "last row is not closed"),
+        (b'n,"s\n1,a\n2,b\n', "header does not end"),
+        (bytes(100), "header does not end"),
+    ):
+        (tmp_path / "a.csv").write_bytes(content)
+        with pytest.raises(BadFile, match=rf"a.csv cannot be read: .*{reason}"):
+            rows(folder, as_schema(read))
+
+
+@pytest.mark.parametrize(("lines", "end"), [(False, b""), (True, b"\n")])
+def test_json_deeper_than_sparks_is_refused(tmp_path: Path, lines: Any, end: bytes) -> None:
+    """Where it is 100,000 deep, Arrow overflows the stack, which ends the process."""
+    form = ds.JsonFileFormat(parse_options=pa_json.ParseOptions(newlines_in_values=lines))
+    folder, schema = folder_of(tmp_path, form), as_schema("n long")
+    first = b'{"n": 1, "t": "\\\\\\"' + b"[" * 2000 + b'"}\r\n'
+    for depth in (999, 1000):
+        deep = b'{"n": 2, "d": ' + (b"[" + end) * depth + b"]" * depth + b"}\n"
+        (tmp_path / "a.json").write_bytes(first + deep)
+        if depth == 999:
+            assert rows(folder, schema) == [{"n": 1}, {"n": 2}]
+        else:
+            with pytest.raises(BadFile, match="more than 1,000 arrays and objects inside of each other"):
+                rows(folder, schema)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("a.json", b" \n\n"), ("a.json.gz", b""), ("a.json.zst", b"\n"), ("a.csv.gz", b""), ("a.csv.zst", b"")],

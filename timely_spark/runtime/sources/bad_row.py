@@ -74,8 +74,9 @@ def what_to_do(error: BaseException, reason: str, *, mendable: bool) -> str:
         )
     if "straddling" in reason:
         return (
-            "a record is longer than the reader's blocks: format=pyarrow.dataset.JsonFileFormat("
-            "read_options=pyarrow.json.ReadOptions(block_size=...))"
+            "a record is longer than the reader's blocks (in CSV perhaps since a quote is not closed): "
+            "format=pyarrow.dataset.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=...)) or "
+            "the same of CSV"
         )
     if mendable:
         return "mend it, or declare types that fit all files (schema=), and start again"

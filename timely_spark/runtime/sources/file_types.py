@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.runtime.sources.csv_files import Opened, check_header
 from timely_spark.sql.types import READ_AS
 
 #: Names of types inside of a column, from the column's on.
@@ -41,14 +42,15 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
         yield from types(kind.value_type, (*at, _ELEMENT))
 
 
-def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any) -> pa.Schema | None:
+def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any, opened: Opened) -> pa.Schema | None:
     """The columns that a file has; None of a file of text without content, as a compressed one may be."""
     try:
         return own(fragment)
     except pa.ArrowInvalid as error:
-        if re.search("Empty (JSON stream|CSV file)", str(error)):
-            return None
-        raise
+        if not re.search("Empty (JSON stream|CSV file)", str(error)):
+            raise
+        check_header(opened)
+        return None
 
 
 def check_paths(schema: pa.Schema) -> None:

@@ -22,6 +22,7 @@ from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.sources.bad_row import what_to_do, with_place
+from timely_spark.runtime.sources.csv_files import closed, with_last
 from timely_spark.runtime.sources.file_formats import (
     Decompressed,
     Format,
@@ -433,7 +434,8 @@ class Folder:
             with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
-                if (own := unless_empty(self._own, fragment)) is None:
+                opened = partial(self.place[0].open_input_stream, path)
+                if (own := unless_empty(self._own, fragment, opened)) is None:
                     continue
                 present = {*own.names, *dict(values)}
                 if self.known and (new := {*own.names} - {*self.known, *schema.names}):
@@ -462,8 +464,11 @@ class Folder:
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
                 defaults = self._defaults(schema, exprs)
                 exprs |= {name: value for name, value in defaults.items() if name not in present}
+                if self.kind == "csv":
+                    every, exprs = with_last(every, exprs, own.names[-1])
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
-                yield from valid(scanner.to_batches())
+                batches = scanner.to_batches()
+                yield from valid(closed(batches, opened, self.format) if self.kind == "csv" else batches)
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""

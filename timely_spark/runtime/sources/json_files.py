@@ -1,4 +1,4 @@
-"""`read_json`: Arrow's reader of JSON, which ends the process if a record is null, made safe.
+"""`read_json`: Arrow's reader of JSON, which ends the process if a record is null, or very deep, made safe.
 
 `json_batches` also refuses members that Arrow ignores, though they are columns but for their case.
 """
@@ -6,31 +6,85 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
+from timely_spark.runtime.sources.csv_files import Opened
+
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
-
-Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
-"""Opens a file from its beginning."""
 
 #: Records that are null, after the end of a record and of its line; and what may go on as such ones.
 _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
+#: The most arrays and objects inside of each other, as in Spark: 100,000 overflow the stack of Arrow.
+_DEEPEST = 1000
 #: So long a regular expression is not given to Arrow, which takes a second per MB from a length of 40,000 on.
 _LONG = 3 << 13
 #: What stands before the first record while it is looked at.
 _BEFORE = b"}\n"
 
 
+class _Depth:
+    r"""How many arrays and objects are inside of each other.
+
+    >>> deep = _Depth()
+    >>> deep.check(b'{"a": "[[["}\n{"a": [' + b"[" * 998)
+    >>> deep.check(b"{")
+    Traceback (most recent call last):
+    pyarrow.lib.ArrowInvalid: it has more than 1,000 arrays and objects inside of each other
+    """
+
+    def __init__(self) -> None:
+        #: what has no end of a line yet, and the depth at its begin
+        self._line, self._before = b"", 0
+
+    def check(self, chunk: bytes) -> None:
+        """Check what comes next.
+
+        Raises:
+            pa.ArrowInvalid: it is too deep.
+        """
+        data = self._line + chunk
+        codes = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(codes == ord("\n"))
+        complete = int(ends[-1]) + 1 if len(ends) else 0
+        self._line = data[complete:]
+        if not self._before and _has_records(codes, ends):
+            opening = (codes | 32) == ord("{")  # also of [
+            if np.add.reduceat(opening, np.append(0, ends), dtype=np.int32).max() <= _DEEPEST:
+                return  # brackets in texts are counted, too
+        self._before = _depth_after(data[:complete], self._before)
+        _depth_after(self._line, self._before)
+
+
+def _has_records(codes: np.ndarray, ends: np.ndarray) -> bool:
+    """Whether each line is a record: no line of a record begins with { if the line before it ends with }."""
+    last = ends - 1 - (codes[ends - 1] == ord("\r"))
+    begins = np.append(0, ends[ends < len(codes) - 1] + 1)
+    return bool(np.all(codes[last] == ord("}")) and np.all(codes[begins] == ord("{")))
+
+
+def _depth_after(data: bytes, before: int) -> int:
+    codes = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    outside = ~np.logical_xor.accumulate(codes == ord('"'))  # of texts
+    steps = (outside & (codes | 32 == ord("{"))).astype(np.int8) - (outside & (codes | 32 == ord("}")))
+    depth = np.cumsum(steps, dtype=np.int32) + before
+    if depth.max(initial=0) > _DEEPEST:
+        msg = f"it has more than {_DEEPEST:,} arrays and objects inside of each other"
+        raise pa.ArrowInvalid(msg)
+    return int(depth[-1]) if len(depth) else before
+
+
 class NullsAsObjects:
     r"""A stream of bytes, where records that are null are objects without members, which make the same rows.
+
+    Reading it raises `pa.ArrowInvalid` if more than `_DEEPEST` arrays and objects are inside of each other.
 
     >>> import io
     >>> lines = NullsAsObjects(io.BytesIO(b'null\n{"a":\nnull}\n null \n'))
@@ -45,10 +99,12 @@ class NullsAsObjects:
         #: what may go on as a null, and what comes next
         self._held, self._ready = _BEFORE, b""
         self._skip = len(_BEFORE)
+        self._depth = _Depth()
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer at the end."""
         while len(self._ready) < size and (chunk := self.stream.read(size)):
+            self._depth.check(chunk)
             self._take(self._held + chunk, end=False)
         if len(self._ready) < size:
             self._take(self._held, end=True)
