@@ -125,6 +125,26 @@ def test_a_fork_ends_with_the_program_that_stands_for_it(python: str) -> None:
         assert daemon.stdout.read() == b""
 
 
+def test_a_worker_whose_socket_is_closed_ends_without_a_traceback(python: str) -> None:
+    command = [python, "-m", "pyspark.daemon", "pyspark.worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    folder = str(Path(os.environ[forks.SERVER]).parent)  # a path of 107 bytes at most
+    unix = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": folder}
+    more = {**unix, "SPARK_REUSE_WORKER": "1", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    with subprocess.Popen(command, **pipes, env=environment() | more) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stderr is not None
+        place = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big")).decode()
+        with socket.socket(socket.AF_UNIX) as jvm:
+            jvm.connect(place)
+            worker = int.from_bytes(jvm.recv(4), "big")
+        while Path(f"/proc/{worker}").exists():
+            time.sleep(0.01)
+        daemon.stdin.close()
+        assert daemon.stderr.read() == b""
+
+
 def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
     program = """
 import os, sys

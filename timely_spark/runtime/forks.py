@@ -33,6 +33,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import IO
 
 import numpy as np
 
@@ -196,10 +198,35 @@ def run(arguments: list[str]) -> None:
     """Be the program that a fork stands for."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(arguments[0], "utf-8")  # what `ps` and `usage` see of it
+    if arguments[0] == "pyspark.daemon":
+        arguments = [arguments[0], _until_closed(*arguments[1:])]
     sys.argv = arguments
     # it is among the imported modules, unless the daemon's processes run it
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def _until_closed(name: str = "pyspark.worker") -> str:
+    """The name of a module for PySpark's daemon: a worker's, whose process ends if the JVM closes its socket.
+
+    Spark closes the sockets of workers that were idle for a minute, of tasks that it cancels, and all of them
+    with the session. A worker answers with an error. A unix socket refuses that, and the daemon would print a
+    traceback; TCP accepts it, and nobody reads it.
+    """
+    module = ModuleType(f"{name} until its socket is closed")  # the daemon asks for a name of PySpark's
+
+    def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
+        try:
+            importlib.import_module(name).main(infile, outfile)
+        finally:
+            try:
+                outfile.flush()
+            except BrokenPipeError:
+                os._exit(1)  # as the daemon does, which prints before
+
+    vars(module)["main"] = main
+    sys.modules[module.__name__] = module
+    return module.__name__
 
 
 def main() -> None:

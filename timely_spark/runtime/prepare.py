@@ -391,6 +391,6 @@ def _run(
     tried = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - our own text
     if tried.returncode != 0:
         msg = f"a small program did not run on Spark:\n{tried.stdout}{tried.stderr}"
-        hint = "check that JAVA_HOME, or the PATH, has Java 17 or newer."
+        hint = "check that JAVA_HOME, or the PATH, has Java 17 or newer"
         hint += ", and that Maven Central is reachable." if program == _NAME_JARS else "."
         raise TimelyError(msg, hint=hint)
