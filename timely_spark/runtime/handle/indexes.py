@@ -6,10 +6,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from timely_spark.captured import as_pandas, sorted_rows
@@ -21,6 +20,9 @@ from timely_spark.state.arrow import Indices, Longs, numbers, rows_at
 from timely_spark.state.codes import numbers_of, runs
 from timely_spark.state.row_times import EPOCH, epochs_of, with_time
 from timely_spark.times import Time
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Released = Callable[[str, int, int], Generator[tuple[int, pa.Table], None, None]]
 """The epochs of an output after one, up to another, each with its changes."""
