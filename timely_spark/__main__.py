@@ -186,7 +186,7 @@ def _failed(text: object) -> int:
 
 def _ran(options: argparse.Namespace) -> int:
     try:
-        return _kept(options)
+        return _run_pipeline(options)
     except TimelyError as error:
         place = None if error.where is None else Path(error.where.file).resolve()
         if place is None or not place.is_relative_to(Path(options.path).resolve()):
@@ -194,7 +194,7 @@ def _ran(options: argparse.Namespace) -> int:
         return _failed(error)  # a line of the pipeline leads to it
 
 
-def _kept(options: argparse.Namespace) -> int:
+def _run_pipeline(options: argparse.Namespace) -> int:
     if wrong := [one for one in options.set if "=" not in one]:
         return _failed(f"--set {wrong[0]}: write --set name=value")
     try:

@@ -36,7 +36,7 @@ class ClassState:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         #: the step, the attribute's name and value, and a copy of the value
-        self._kept = [
+        self._attributes = [
             (node.name, node.stage.where, f"{each.__name__}.{name}", value, copy.deepcopy(value))
             for node in nodes
             for each in type(node.template).__mro__
@@ -51,7 +51,7 @@ class ClassState:
         Raises:
             StateError: a vertex has.
         """
-        for step, where, name, value, before in self._kept:
+        for step, where, name, value, before in self._attributes:
             if value != before:
                 msg = f"step {step!r} ({where}) changes {name}, of its class: no checkpoint has it"
                 hint = "set it in __init__ as an attribute of self, which each worker has for itself."

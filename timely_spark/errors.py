@@ -428,7 +428,7 @@ class LimitReached(VertexError):
             f"loop {loop!r} ({where}) ended at its limit after {iteration} iterations of epoch {epoch}; "
             f"{step!r} would go on with {rows}"
         )
-        return cls._made(step, cause, loop, epoch)
+        return cls._because(step, cause, loop, epoch)
 
     @classmethod
     def grown(
@@ -448,7 +448,7 @@ class LimitReached(VertexError):
             f"loop {loop!r} ({where}) has grown too large: {step!r} hands {size} to iteration {iteration} of "
             f"epoch {epoch}, and {limit}; {evidence}"
         )
-        return cls._made(step, cause, loop, epoch, grown="yes")
+        return cls._because(step, cause, loop, epoch, grown="yes")
 
     @classmethod
     def large(
@@ -456,10 +456,10 @@ class LimitReached(VertexError):
     ) -> LimitReached:
         """The error of a step that sends too much at one time."""
         cause = f"step {step!r} ({where}) sends {size} at {at}, and {limit}; {evidence}"
-        return cls._made(step, cause, "", epoch, grown="yes")
+        return cls._because(step, cause, "", epoch, grown="yes")
 
     @classmethod
-    def _made(cls, step: str, cause: str, loop: str, epoch: int, **more: str) -> LimitReached:
+    def _because(cls, step: str, cause: str, loop: str, epoch: int, **more: str) -> LimitReached:
         parts = {"kind": cls.condition, "step": step, "cause": cause, "trace": "", "loop": loop}
         return cls.decode({**parts, "epoch": str(epoch), **more})
 

@@ -277,18 +277,18 @@ def _reads(one: Definition, names: Mapping[str, str]) -> list[str]:
     if isinstance(one, FunctionView):
         if wrong := sorted(one.reads - {*names.values()}):
             msg = f"view {one.name} ({one.where}) reads {wrong[0]}, which is not a table or view"
-            raise GraphError(msg, hint=_known(wrong[0], names))
+            raise GraphError(msg, hint=_tables_hint(wrong[0], names))
         return sorted(one.reads)
     for name, node in one.tables.items():
         if name not in names and name not in one.named:
-            hint = _known(name, names)
+            hint = _tables_hint(name, names)
             with in_file(one.file):
                 raise one.binder.refuse(node, f"no table {name}", hint)
     own = {one.name.lower()} & one.named
     return sorted({names[name] for name in one.tables if name in names and name not in own})
 
 
-def _known(name: str, names: Mapping[str, str]) -> str:
+def _tables_hint(name: str, names: Mapping[str, str]) -> str:
     tables = sorted(names.values())
     return near(name, tables) or f"the tables are {', '.join(tables)}."
 

@@ -75,9 +75,9 @@ def test_the_block_of_a_pair_is_the_same_for_ever() -> None:
 
 
 def test_dealing_by_no_column_brings_all_to_one_worker() -> None:
-    assert [part.num_rows for part in partitioned(pa.table({"k": [1, 2, 3]}), Partition(()), 4).values()] == [
-        3
-    ]
+    parts = partitioned(pa.table({"k": [1, 2, 3]}), Partition(()), 4)
+
+    assert [part.num_rows for part in parts.values()] == [3]
 
 
 PARTITIONS = [

@@ -30,7 +30,7 @@ from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.epoch_columns import Refused, by_column
 from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
-from timely_spark.worker.notify import Blockers, input_frontier
+from timely_spark.worker.notify import LowerBounds, input_frontier
 from timely_spark.worker.wire import ELSEWHERE, NO_ROWS, Failure, Header, Item, Message, Report, SinkRows
 
 #: What the log says of a hot key that the run has found.
@@ -407,13 +407,13 @@ class Coordinator:
         self._positions = now
         self._arrived.clear()
         self._requested.clear()
-        blockers = Blockers(self.plan, header, positions, positions)
+        lower_bounds = LowerBounds(self.plan, header, positions, positions)
         for worker, index in pairs:
             waiting = self.pending[worker].get(index)
             # if the least guarantees of a vertex are blocked, so are its others
             if waiting and any(
                 not (begun is not None and guarantee.epoch > begun)
-                and not any(time.less_equal(guarantee) for time in blockers[index])
+                and not any(time.less_equal(guarantee) for time in lower_bounds[index])
                 and not self._is_held(index, guarantee, held)
                 for guarantee in waiting.least
             ):

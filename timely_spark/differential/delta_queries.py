@@ -84,7 +84,7 @@ def wcoj(
     Source: Ammar et al., Distributed evaluation of subgraph queries using worst-case optimal low-memory
     dataflows, VLDB 2018 (BiGJoin, and its delta queries).
     """
-    operands = _given(relations, without)
+    operands = _operands(relations, without)
     first = max((relation for relation, _, _ in operands), key=lambda one: one.scope.graph_scope.depth)
     with first.index.flow.graph.parts(first.scope.graph_scope, name):
         atoms = _atoms(operands)
@@ -116,7 +116,7 @@ class _Atom:
 # -- the relations -------------------------------------------------------------------------------------------
 
 
-def _given(relations: Any, without: Any) -> list[tuple[Collection, Any, bool]]:
+def _operands(relations: Any, without: Any) -> list[tuple[Collection, Any, bool]]:
     """The relations, each with its mapping, if it has one, and whether it must not match."""
     operands = [*((one, False) for one in relations), *((one, True) for one in without)]
     if not operands or operands[0][1]:

@@ -101,10 +101,10 @@ def arguments_hint(function: str, names: Sequence[str], error: Exception) -> str
     return f"{guess}check the arguments: {function}({', '.join(names)})"
 
 
-def alike(name: str, names: Iterable[str]) -> list[str]:
+def similar(name: str, names: Iterable[str]) -> list[str]:
     """The names that are most like another, at most three, whatever their case and underscores.
 
-    >>> alike("PageRank", ["page_rank", "landmarks"])
+    >>> similar("PageRank", ["page_rank", "landmarks"])
     ['page_rank']
     """
 
@@ -121,7 +121,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     >>> nearest("scr", ["src", "dst"])
     'src'
     """
-    return next(iter(alike(name, names)), None)
+    return next(iter(similar(name, names)), None)
 
 
 def integer(

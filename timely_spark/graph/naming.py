@@ -97,7 +97,7 @@ class Names:
         if owner is None or (argument is not None and argument == owner.argument and owner.given):
             if argument is None:
                 return self._derived(outer, kind, where, stable=False)
-            return self._given(outer, argument, where)
+            return self._from_argument(outer, argument, where)
         if argument is not None and argument == owner.argument:
             word = owner.text
         else:
@@ -126,7 +126,7 @@ class Names:
         finally:
             self.owner = before
 
-    def _given(self, outer: Name | None, text: Any, where: Where) -> Name:
+    def _from_argument(self, outer: Name | None, text: Any, where: Where) -> Name:
         check_step_name(text, where)
         full = _inside(outer, text)
         if (other := self.every.get(full)) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from timely_spark.errors import NoSuchMethod
-from timely_spark.graph.arguments import alike, in_expressions
+from timely_spark.graph.arguments import in_expressions, similar
 from timely_spark.graph.caller import caller
 
 #: our names, by those of Spark, pandas, timely and differential, in lower case without underscores
@@ -115,7 +115,7 @@ class Suggests:
                 msg = f"{kind.__name__!r} object has no attribute {name!r}"
                 raise AttributeError(msg)
             names = [attribute for attribute in dir(kind) if not attribute.startswith("_")]
-            close = ", ".join(alike(name, names))
+            close = ", ".join(similar(name, names))
             word = name.lower().replace("_", "")
             meant = self._suggestions.get(word) or _SUGGESTIONS.get(word)
             other, owner = self._elsewhere or (None, "")

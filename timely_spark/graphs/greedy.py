@@ -198,7 +198,7 @@ def _rows(table: pa.Table) -> tuple[Groups, npt.NDArray[Any], Mask]:
     return of, choices, of.totals(np.where(choices == _WAITS, counts, -counts)) == 1  # the node's own row
 
 
-def _made(table: pa.Table, starts: Indices, choices: npt.NDArray[Any], chosen: Mask) -> pa.Table:
+def _decided(table: pa.Table, starts: Indices, choices: npt.NDArray[Any], chosen: Mask) -> pa.Table:
     nodes = table.column("node").take(pa.array(starts[chosen]))
     return pa.table({"node": nodes, _CHOICE: choices[chosen].astype(np.int64)})
 
@@ -207,7 +207,7 @@ def _joins(table: pa.Table) -> pa.Table:
     """The nodes that can decide: out beside one that is in, and in beside none."""
     groups, choices, complete = _rows(table)
     out = np.maximum.reduceat(choices, groups.starts) == _IN
-    return _made(table, groups.starts, np.where(out, _OUT, _IN), complete | out)
+    return _decided(table, groups.starts, np.where(out, _OUT, _IN), complete | out)
 
 
 def _least_free(table: pa.Table) -> pa.Table:
@@ -217,4 +217,4 @@ def _least_free(table: pa.Table) -> pa.Table:
     # sorted, the row `_WAITS` comes first, and the k-th distinct choice is k - 1 as long as none is left out
     place = np.arange(len(order)) - groups.starts[groups.ids] - 1
     taken = np.add.reduceat(choices[order] == place, groups.starts) - 1
-    return _made(table, groups.starts, taken, complete)
+    return _decided(table, groups.starts, taken, complete)

@@ -29,11 +29,11 @@ def check_arguments(
     name: Any,
     sources: Any,
     record: Any,
-    log_to: Any = None,
-    new_steps: Any = None,
-    resident: Any = None,
-    parallel_rounds: Any = None,
-    replace: Any = False,
+    log_to: Any,
+    new_steps: Any,
+    resident: Any,
+    parallel_rounds: Any,
+    replace: Any,
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None:

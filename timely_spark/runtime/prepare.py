@@ -119,7 +119,7 @@ class Prepared:
     def complete(self) -> bool:
         """Whether the archive has all its files unchanged: a JVM may crash on a part of an archive."""
         try:
-            return bool(json.loads(self._index.read_bytes()) == self._made())
+            return bool(json.loads(self._index.read_bytes()) == self._contents())
         except (OSError, ValueError):
             return False
 
@@ -127,7 +127,7 @@ class Prepared:
     def _index(self) -> Path:
         return self.folder / "index.json"
 
-    def _made(self) -> dict[str, object]:
+    def _contents(self) -> dict[str, object]:
         libraries, jars = (
             sorted(path.name for path in (self.home / part).iterdir() if path.exists())
             for part in (_LIBRARIES, "jars")
@@ -146,7 +146,7 @@ class Prepared:
         with _alone(self.folder):
             self._index.unlink(missing_ok=True)
             _make(self.home, self.archive, packages)
-            self._index.write_text(json.dumps(self._made()))
+            self._index.write_text(json.dumps(self._contents()))
 
 
 def prepared() -> Prepared | None:

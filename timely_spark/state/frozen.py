@@ -19,7 +19,7 @@ from timely_spark.errors import StateError
 from timely_spark.graph import Vertex
 
 #: the results of `reachable`
-_found: WeakKeyDictionary[type, dict[str, type]] = WeakKeyDictionary()
+_reachable: WeakKeyDictionary[type, dict[str, type]] = WeakKeyDictionary()
 
 
 def is_frozen(kind: Any) -> bool:
@@ -47,7 +47,7 @@ def reachable(vertex: type) -> Mapping[str, type]:
     A class refers to the classes in its attributes and type hints, to those in the globals and closures of
     its methods, and to what these classes refer to.
     """
-    if vertex not in _found:
+    if vertex not in _reachable:
         kinds: dict[str, type] = {}
         todo = [base for base in vertex.__mro__ if base not in (Vertex, object)]
         while todo:
@@ -55,8 +55,8 @@ def reachable(vertex: type) -> Mapping[str, type]:
                 if is_frozen(kind) and qualified(kind) not in kinds:
                     kinds[qualified(kind)] = kind
                     todo.append(kind)
-        _found[vertex] = kinds
-    return _found[vertex]
+        _reachable[vertex] = kinds
+    return _reachable[vertex]
 
 
 def fields_of(value: Any) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class RefinedTimes:
     #: the types of the coordinates, the epoch's first; further ones are loop counters
     inner: tuple[Inner, ...]
     #: further types that `decode` knows: those of a flow's other scopes
-    known: tuple[type[InnerTime], ...] = ()
+    others: tuple[type[InnerTime], ...] = ()
 
     def epoch(self, n: int) -> Time:
         """The time of epoch ``n`` outside of all scopes."""
@@ -174,7 +174,7 @@ class RefinedTimes:
         """The time whose ``encode()`` is ``data``."""
         if all(type(value) is int for value in data):
             return Time(*data)
-        types = {kind.__name__: kind for kind in (*self.inner, *self.known) if kind is not None}
+        types = {kind.__name__: kind for kind in (*self.inner, *self.others) if kind is not None}
         values: Iterator[Any] = (_decoded(types, one) if isinstance(one, dict) else one for one in data)
         return RefinedTime(*values)
 

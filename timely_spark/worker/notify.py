@@ -60,7 +60,7 @@ def lower_bounds(
 EVERY = ((0, sys.maxsize),)
 
 
-class Blockers(dict[int, list[Any]]):
+class LowerBounds(dict[int, list[Any]]):
     """`lower_bounds` by node, computed on first use."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Blockers(dict[int, list[Any]]):
         bounds = self[index] = lower_bounds(self.plan, node, self.header, self.open, self.present)
         return bounds
 
-    def changed(self, before: Blockers) -> Iterable[tuple[int, int]]:
+    def changed(self, before: LowerBounds) -> Iterable[tuple[int, int]]:
         """Ranges of nodes, (first, end); elsewhere the bounds are those of the round before."""
         if self._inputs != before._inputs:
             return EVERY
@@ -258,20 +258,18 @@ class Notificator:
         leads, owners = self.plan.reach.may_lead, self.plan.owners
         return [e[0] for at, e in self._epochs.items() if owners[at] is node or leads(at, node.arrives)]
 
-    def first(
-        self, blockers: Mapping[int, list[Any]], before: tuple[Any, ...] | None = None
-    ) -> Pending | None:
-        """The first deliverable notification. `blockers` must not change within a round.
+    def first(self, bounds: Mapping[int, list[Any]], before: tuple[Any, ...] | None = None) -> Pending | None:
+        """The first deliverable notification. `bounds` must not change within a round.
 
         Args:
-            blockers: what may still arrive from outside, by node.
+            bounds: what may still arrive from outside, by node.
             before: the key of the first message that is queued: only notifications with a lesser key.
         """
         while self._order and (before is None or self._order[0][0] < before):
             entry = self._order[0]
             _, _, number, pending = entry
             if self._numbers.get(pending) == number:
-                if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
+                if any(time.less_equal(pending.guarantee) for time in bounds[pending.node]):
                     if pending.node not in self._blocked:
                         insort(self._blocked_vertices, pending.node)
                     self._blocked.setdefault(pending.node, []).append(entry)

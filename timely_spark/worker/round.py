@@ -32,7 +32,7 @@ from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Loads
 from timely_spark.worker.loops import LoopState
 from timely_spark.worker.negatives import Negatives
-from timely_spark.worker.notify import Blockers, Notificator, Pending
+from timely_spark.worker.notify import LowerBounds, Notificator, Pending
 from timely_spark.worker.outbox import Outbox
 from timely_spark.worker.received import Received
 from timely_spark.worker.vertex_snapshot import (
@@ -124,7 +124,7 @@ class Worker:
         self.sequence = itertools.count()
         self.pending = Notificator(plan)
         #: what may still arrive from outside in the present round
-        self.blockers = Blockers(plan, Header(batch=-1), {}, {})
+        self.lower_bounds = LowerBounds(plan, Header(batch=-1), {}, {})
         #: the last checkpoint of each vertex; `vertices` has those that were called in this process
         self.snapshots: dict[str, VertexSnapshot] = {}
         self.vertices: dict[int, Vertex] = {}
@@ -166,9 +166,9 @@ class Worker:
         received = self.received = Received(self.plan, batch_id, rows, header)
         self.header = received.header
         self.plan.spread(self.header.spread)
-        blockers = Blockers(self.plan, self.header, received.frontiers, received.data_epochs)
-        self.pending.begin(blockers.changed(self.blockers))
-        self.blockers = blockers
+        lower_bounds = LowerBounds(self.plan, self.header, received.frontiers, received.data_epochs)
+        self.pending.begin(lower_bounds.changed(self.lower_bounds))
+        self.lower_bounds = lower_bounds
         self.iterations.begin(self.header.bounds, self.header.oldest)
         for batch in received.batches():
             self.enqueue(*batch)
@@ -243,7 +243,7 @@ class Worker:
             pending = None
             if before is None or self.plan.in_order:
                 # the queued messages have later keys, so nothing that they lead to concerns it
-                pending = self.pending.first(self.blockers, before)
+                pending = self.pending.first(self.lower_bounds, before)
             if pending is not None:
                 node, time = self.plan.nodes[pending.node], pending.guarantee
                 key = self.plan.key(node, time)
@@ -290,7 +290,7 @@ class Worker:
     def epochs(self, node: Node) -> list[int]:
         """Lower bounds of the epochs at which a node of this worker may be called after the present call."""
         epochs = self.pending.epochs(node)
-        epochs += [time.epoch for time in self.blockers[node.index]]
+        epochs += [time.epoch for time in self.lower_bounds[node.index]]
         epochs += [time.epoch for *_, time in self.order[:1]]
         return epochs + [time.epoch for _, time in self.running[:-1]]
 

@@ -965,7 +965,7 @@ def test_a_flow_with_a_schema_is_built_again_though_the_newest_file_is_damaged(t
     schema, folder = folder_of(tmp_path).inspect("n long")
 
     assert schema == as_schema("n long")
-    assert list(folder.known) == ["n"]
+    assert list(folder.newest_columns) == ["n"]
     with pytest.raises(BadFile, match="'m'"):
         folder_of(tmp_path).inspect("m long")
 
@@ -979,7 +979,7 @@ def test_a_flow_that_quarantines_starts_beside_damaged_files(tmp_path: Path) -> 
         folder.inspect("n long", quarantine=True)  # no file fits, so the schema is wrong
     pq.write_table(pa.table({"n": [1]}), tmp_path / "whole.parquet")
     os.utime(tmp_path / "whole.parquet", (1, 1))
-    assert folder.inspect("n long", quarantine=True)[1].known == ("n",)
+    assert folder.inspect("n long", quarantine=True)[1].newest_columns == ("n",)
     with pytest.raises(BadFile, match=r"other\.parquet lacks"):
         folder.inspect("n long")
     (tmp_path / "other.parquet").unlink()

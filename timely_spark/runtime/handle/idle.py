@@ -29,17 +29,17 @@ class Idle:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         #: How often Spark has found nothing new.
-        self._found = 0
+        self._idle_looks = 0
         self._asked = 0.0
 
     def since_now(self) -> Callable[[], bool]:
         """A function that returns whether Spark has found nothing new, in a look that began later."""
         with self._lock:
             # the look that ends a wait may have begun before that wait, and a wait that runs before this call
-            needed = self._found + 2 + (self._thread is not None)
+            needed = self._idle_looks + 2 + (self._thread is not None)
 
         def idle() -> bool:
-            if self._found >= needed:
+            if self._idle_looks >= needed:
                 return True
             if not self._query.isActive:
                 return self._ends and self._query.exception() is None
@@ -59,7 +59,7 @@ class Idle:
                 if not self._query.isActive:
                     break  # perhaps it was stopped before it had read everything
                 with self._lock:
-                    self._found += 1
+                    self._idle_looks += 1
                     if time.monotonic() > self._asked + _FORGOTTEN:
                         break
         self._thread = None

@@ -25,7 +25,7 @@ _AT_THE_END = "1000"
 #: The queries that this process runs, by the ids of their runs.
 _living: dict[str, Query] = {}
 #: The queries that this process runs, and ended ones that the program still has.
-_known: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
+_queries: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 #: Temporary checkpoints that views of `to_memory` still read.
 read_by_views: set[str] = set()
 #: Not empty once the process is exiting.
@@ -47,13 +47,13 @@ def stop_left_over() -> None:
 
 def query_of(run_id: str) -> Query | None:
     """A query that this process runs or has run; None if the id is of another query, or if nobody has it."""
-    return _known.get(run_id)
+    return _queries.get(run_id)
 
 
 def keep_until_it_ends(query: Query, release: Callable[[], object]) -> None:
     """Keep the query and its lock until it ends, and call `release` then; at exit the process stops it."""
     run = query.run_id
-    _living[run] = _known[run] = query
+    _living[run] = _queries[run] = query
     if query._lock is not None:  # noqa: SLF001 - for this module
         query._lock.release_after(query._query, partial(_ended, query, release))  # noqa: SLF001
     # the first finalizer of a process registers the end of all, which must not be registered after ours

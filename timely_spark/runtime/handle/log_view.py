@@ -139,6 +139,8 @@ class LogView:
 
     def _read(self, batch: int) -> Manifest | None:
         with self._reading:
+            if batch == (newest := self.newest()).batch:
+                return newest
             return self.log.read(batch) if self._last is None else self._last.manifests.get(batch)
 
     @cached_property
@@ -176,9 +178,9 @@ class LogView:
                 return self._last.accounts
             return Account.of(self.log, self.newest(), self.context.plan.described()["inputs"])
 
-    def frontier(self, name: str, manifest: Manifest | None = None) -> Antichain[Any]:
-        """The frontier of an output or probe; `manifest`: by default the newest one."""
-        return Antichain(self._times(name, self.newest() if manifest is None else manifest))
+    def frontier(self, name: str) -> Antichain[Any]:
+        """The frontier of an output or probe."""
+        return Antichain(self._times(name, self.newest()))
 
     def _times(self, name: str, manifest: Manifest) -> list[Any]:
         plan = self.context.plan
@@ -227,7 +229,7 @@ class LogView:
         Args:
             durations: of micro-batches, by Spark's own progress.
         """
-        manifest = self.newest() if batch == self.newest().batch else self._read(batch)
+        manifest = self._read(batch)
         if manifest is None:
             return None
         if self.context.resident:  # Spark knows a micro-batch's duration when it has ended
@@ -243,7 +245,7 @@ class LogView:
 
     def progress(self, batch: int, durations: Mapping[int, int | None]) -> Progress | None:
         """The progress of a batch; None if its manifest was removed."""
-        manifest = self.newest() if batch == self.newest().batch else self._read(batch)
+        manifest = self._read(batch)
         if manifest is None:
             return None
         slowest = manifest.stats.get("slowest")

@@ -195,7 +195,6 @@ class Page:
     def marks(self) -> Marks:
         """The texts and colours of the flow's drawing."""
         manifest, sketch = self.status.after.manifest, self.sketch
-        whole = self.status.after.sketch
         moved, spent = self.seen.moved(), self.seen.spent()
         flying = Counter(message.channel for _, message in wire.read(self.status.after.rows, Message))
         total = sum(spent.values()) or 1.0
@@ -232,17 +231,16 @@ class Page:
             notes={
                 arrow.index: self._note(arrow, records.get(arrow.index), flying) for arrow in sketch.arrows
             },
-            link=self._link(whole),
+            link=self._link,
             close=lambda frame: self.asked.path(open=tuple(one for one in self.opened if one != frame.name)),
         )
 
-    def _link(self, whole: Sketch) -> Callable[[Step], str]:
-        def link(step: Step) -> str:
-            if step.kind == CALL and step.name in whole.calls and step.name == self.asked.step:
-                return self.asked.path(open=(*self.opened, step.name), step="")
-            return self.asked.path(step=step.name)
-
-        return link
+    def _link(self, step: Step) -> str:
+        """Where a click on a step leads: to its facts; a second click opens a box."""
+        calls = self.status.after.sketch.calls
+        if step.kind == CALL and step.name in calls and step.name == self.asked.step:
+            return self.asked.path(open=(*self.opened, step.name), step="")
+        return self.asked.path(step=step.name)
 
     def _inside(self, loop: str, step: Step) -> bool:
         frames = {one.name: one.frames for one in self.status.after.sketch.steps}

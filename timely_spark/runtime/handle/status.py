@@ -149,8 +149,8 @@ class Status:
         ]
 
     def _expectations(self, *, failed: bool) -> list[str]:
-        counted = self.after.manifest.expectations.items()
-        return [f"expectation {step!r}  {one}" for step, one in counted if bool(one.failed) is failed]
+        every = self.after.manifest.expectations.items()
+        return [f"expectation {step!r}  {one}" for step, one in every if bool(one.failed) is failed]
 
     def steps(self) -> list[tuple[str, str, int | None]]:
         """For each step, or box of the steps of one call, its frontier and the bytes of its state."""

@@ -77,7 +77,7 @@ class Folder:
     #: the values of columns in files that lack them
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the columns of the newest file when the flow was built
-    known: tuple[str, ...] = ()
+    newest_columns: tuple[str, ...] = ()
     #: None means that each file may be skipped; else the Delta versions of files, which are skipped together
     versions: Mapping[str, int] | None = field(default=None, hash=False)
     #: the checkpoint of the flow that runs, for hints
@@ -227,7 +227,7 @@ class Folder:
             schema, schemas = self._inferred_schema(quarantine=quarantine)
         else:
             schema = as_schema(declared)
-            schemas = self._known(schema, quarantine=quarantine)
+            schemas = self._newest_columns(schema, quarantine=quarantine)
         for name, value in self.defaults.items():
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or value is None or scalar_of(value, kind) is None:
@@ -236,9 +236,9 @@ class Folder:
                 if kind is not None and zones(kind):
                     hint = "times of a timestamp have a zone (tzinfo=timezone.utc), of a timestamp_ntz none."
                 refuse({name: value}, what="defaults", expected=expected, hint=hint)
-        return schema, replace(self, known=tuple(schemas))
+        return schema, replace(self, newest_columns=tuple(schemas))
 
-    def _known(self, schema: pa.Schema, *, quarantine: bool) -> Sequence[str]:
+    def _newest_columns(self, schema: pa.Schema, *, quarantine: bool) -> Sequence[str]:
         """The columns of the newest file, checked against a schema; with `quarantine`, one that fits."""
         first: BadFile | None = None
         for file in self._newest_first():
@@ -438,7 +438,7 @@ class Folder:
                 if (own := unless_empty(self._own, fragment, opened)) is None:
                     continue
                 present = {*own.names, *dict(values)}
-                if self.known and (new := {*own.names} - {*self.known, *schema.names}):
+                if self.newest_columns and (new := {*own.names} - {*self.newest_columns, *schema.names}):
                     lacks = [name for name in schema.names if name not in {*present, *self.defaults}]
                     unknown(path, sorted(new), lacks)
                 exprs = {

@@ -240,13 +240,14 @@ class Brokers:
         answers = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=_ANSWER)
         for partition, answer in answers.items():
             try:
-                offsets[partition.topic][partition.partition] = self._known(answer.result(2 * _ANSWER).offset)
+                offset = self._checked_offset(answer.result(2 * _ANSWER).offset)
+                offsets[partition.topic][partition.partition] = offset
             except KafkaException as error:  # noqa: PERF203 - each answer may be an error
                 raise KafkaException(error.args[0], partition.topic) from None
         return offsets
 
     @staticmethod
-    def _known(offset: int) -> int:
+    def _checked_offset(offset: int) -> int:
         """An offset; -1 if no message is as new."""
         from confluent_kafka import KafkaError, KafkaException
 

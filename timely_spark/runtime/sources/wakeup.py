@@ -73,7 +73,7 @@ class Wakeup:
         #: how many changes were seen in each given folder; and whether the next wait has to report one
         self._changes: Counter[str | None] = Counter()
         self._news = False
-        self._inotify = self._made()
+        self._inotify = self._new_inotify()
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
@@ -140,7 +140,7 @@ class Wakeup:
         self._close()
 
     # -- inotify ---------------------------------------------------------------------------------------------
-    def _made(self) -> Any:
+    def _new_inotify(self) -> Any:
         """The descriptor of inotify; None if the system has no inotify."""
         try:
             import inotify_simple

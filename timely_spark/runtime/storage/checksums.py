@@ -70,15 +70,15 @@ class Intact:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, None] = {}
+        self._verified: dict[Hashable, None] = {}
         self._lock = threading.Lock()
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self._known
+        return key in self._verified
 
     def add(self, key: Hashable) -> None:
         """Add a part; removes the oldest of more than `_MOST` parts."""
         with self._lock:
-            self._known[key] = None
-            if len(self._known) > _MOST:
-                del self._known[next(iter(self._known))]
+            self._verified[key] = None
+            if len(self._verified) > _MOST:
+                del self._verified[next(iter(self._verified))]

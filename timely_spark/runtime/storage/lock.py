@@ -100,16 +100,15 @@ class Lock:
                 file, self._file = self._file, None
                 os.close(file)
 
-    def release_after(self, query: StreamingQuery, then: Callable[[], object] = lambda: None) -> None:
+    def release_after(self, query: StreamingQuery, then: Callable[[], object]) -> None:
         """Release the lock when the query ends, and then call `then`."""
         self.query = query
         threading.Thread(target=self._wait, args=(then,), name="timely-lock", daemon=True).start()
 
     def _wait(self, then: Callable[[], object]) -> None:
         while True:
-            with contextlib.suppress(
-                Exception
-            ):  # the query's, which `Query.exception` reports, or the connection's
+            # the error is the query's, which `Query.exception` reports, or the connection's
+            with contextlib.suppress(Exception):
                 assert self.query is not None
                 self.query.awaitTermination()
             if not self._runs():
