@@ -316,7 +316,7 @@ def test_available_now_reads_what_was_there(topic: Callable[..., Topic]) -> None
     of = topic(2)
     of.send(b"a")
     reading = Reading(of)
-    reading.reader.end_here()
+    reading.reader.fix_end()
     covers = present(reading.source, "in", reading.files)
     of.send(b"b", b"c", partition=1)
     assert not covers(reading.offsets[-1])

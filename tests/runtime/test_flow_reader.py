@@ -123,7 +123,7 @@ def test_what_a_round_left_is_read_by_the_next_and_nothing_of_states(begin: Begi
     assert rows_left.num_rows  # the states
     at = process.world.offset(process.next - 1)
     for reader in (process.reader, fresh(process)):
-        reader.end_here()
+        reader.fix_end()
         assert reader.latest_offset(at) == at  # and a manifest without rows for anybody is no next batch
         process_end = reader.latest_offset(at)
         assert process_end["round"] < process.next - 1
@@ -431,7 +431,7 @@ def test_an_entry_removed_while_the_query_runs_is_an_error(begin: Begin) -> None
     reader._pause = flow_reader.LONGEST_PAUSE  # nothing has happened for a while: time to look
     with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
         reader.latest_offset(at)
-    reader.end_here()
+    reader.fix_end()
     with pytest.raises(LogDamaged, match=r"inputs/x/1\.arrow"):
         reader.latest_offset(at)
 

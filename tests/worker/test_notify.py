@@ -13,7 +13,7 @@ import pytest
 import timely_spark as ts
 from timely_spark.compiler.plan import Plan
 from timely_spark.state import hashing
-from timely_spark.worker.notify import Blockers, Notificator, Pending
+from timely_spark.worker.notify import LowerBounds, Notificator, Pending
 
 
 def looped() -> Plan:
@@ -73,23 +73,23 @@ def test_bounds_change_with_the_epoch_at_which_late_rows_enter() -> None:
     simulation = ts.testing.Simulation(plan)
     header = replace(simulation.result.header, inputs={"s": None}, late={"s": 3})
     before, after = (
-        Blockers(plan, replace(header, late={"s": epoch}), {"s": None}, {"s": None}) for epoch in (3, 4)
+        LowerBounds(plan, replace(header, late={"s": epoch}), {"s": None}, {"s": None}) for epoch in (3, 4)
     )
     node = next(node for node in plan.nodes if node.template.needs_frontier or node.waits)
 
     assert before[node.index] != after[node.index]
     assert any(first <= node.index < end for first, end in after.changed(before))
-    again = Blockers(plan, header, {"s": None}, {"s": None})
+    again = LowerBounds(plan, header, {"s": None}, {"s": None})
     assert not list(again.changed(before))
 
 
-def naive(plan: Plan, asked: list[Pending], blockers: Any) -> Pending | None:
+def naive(plan: Plan, asked: list[Pending], bounds: Any) -> Pending | None:
     """By definition."""
     held = [(plan.nodes[p.node].leaves, p.capability) for p in asked if p.capability is not None]
     for pending in sorted(
         asked, key=lambda p: (plan.key(plan.nodes[p.node], p.guarantee), p.capability is None)
     ):
-        if any(time.less_equal(pending.guarantee) for time in blockers[pending.node]):
+        if any(time.less_equal(pending.guarantee) for time in bounds[pending.node]):
             continue
         paths = plan.reach.summaries(plan.nodes[pending.node].arrives)
         results = (path.results_in(t) for at, t in held for path in paths.get(at, ()))
@@ -134,20 +134,20 @@ def test_the_notificator_delivers_what_the_definition_allows(seeds: int) -> None
     delivered = 0
     for seed in range(seeds):
         draw = random.Random(seed)
-        notificator, asked, blockers = Notificator(plan), list[Pending](), outside(draw, plan)
+        notificator, asked, bounds = Notificator(plan), list[Pending](), outside(draw, plan)
         for step in range(60):
             if step % 20 == 19:
                 notificator = restored(notificator) if draw.random() < 0.5 else notificator
                 notificator.begin()
-                blockers = outside(draw, plan)
+                bounds = outside(draw, plan)
             if step < 20 or draw.random() < 0.4:
                 pending = request(draw, plan)
                 notificator.add(pending)
                 if pending not in asked:
                     asked.append(pending)
             if step >= 10:
-                first = notificator.first(blockers)
-                assert first == naive(plan, asked, blockers)
+                first = notificator.first(bounds)
+                assert first == naive(plan, asked, bounds)
                 assert Counter(notificator) == Counter(asked)
                 if first is not None:
                     notificator.remove(first)

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def newest_flow(log: RoundLog) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
-    """The plan summary of the flow that wrote the newest manifest, and its coordinator; None of none."""
+    """The plan summary and the coordinator of the newest manifest; None if there is no manifest."""
     chosen = log.chosen()
     return None if chosen is None else (dict(log.flow(chosen[0])["described"]), chosen[0].coordinator)
 

@@ -297,7 +297,7 @@ class RunContext:
         return failure_file(self.term)
 
     def _reported(self) -> dict[str, Any] | None:
-        """The log's report of the error that has ended this run, or is about to; None without an error."""
+        """The log's report of the error that has ended this run, or is about to; None if there is none."""
         return self._lasting(self.log.files.json(self._failure))
 
     def _lasting(self, report: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.starting import starting
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
-from timely_spark.runtime.query.streaming import build, sources
+from timely_spark.runtime.query.streaming import build, with_sources
 from timely_spark.runtime.restore import check, check_not_ahead, newest_flow, restore, withdraw
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
@@ -179,7 +179,7 @@ def start(
         )
         says("looks at its inputs")
         context, newest = _claimed(
-            sources(session, context, dataframes),
+            with_sources(session, context, dataframes),
             empty=new_steps == "empty",
             about=_about(session, outputs, dataframes),
         )
@@ -203,7 +203,7 @@ def start(
             running = _run(session, context, dataframes, driver, name=name, trigger=arguments)
             withdrawal.pop_all()
         query = Query(
-            running, context, session=session, inputs=pairs, unset=unset, lock=lock, sources=dataframes,
+            running, context, session=session, inputs=pairs, lock=lock, sources=dataframes,
             ends=bool(arguments.keys() & {"availableNow", "once"}), temporary=checkpoint is None,
             views=any(isinstance(output.sink, MemorySink) for output in outputs),
             outputs=outputs, started_after=newest.batch,
@@ -317,7 +317,7 @@ def default_workers(session: SparkSession | None, written: tuple[Mapping[str, An
 
 
 def written_to(checkpoint: str | os.PathLike[str] | None) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
-    """The plan summary of a checkpoint's newest flow, and its coordinator; None of a new checkpoint."""
+    """The plan summary of a checkpoint's newest flow, and its coordinator; None if the checkpoint is new."""
     with contextlib.suppress(StorageFailed):  # as `start` says
         log = None if checkpoint is None else RoundLog(checkpoint)
         if log is not None and log.files.exists("flow.json"):

@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 18
 
 
 def limbs_of(values: Any) -> tuple[Longs | None, list[Longs]]:
-    """Numbers in limbs, the least one first; and the scales of doubles, None of other numbers.
+    """Numbers in limbs, the least one first; and the scales of doubles, None for other numbers.
 
     Integers, and decimals of at most 18 digits, have two limbs, longer decimals four. A double is an
     integer of four limbs, times ``2**(64 * scale)``. Each limb has a sign, so that those of -1 are small.

@@ -244,7 +244,7 @@ def test_under_available_now_what_arrives_later_is_left() -> None:
     world = World(1)
     world.arrive(1)
     world.arrive(2)
-    world.reader.end_here()
+    world.reader.fix_end()
     world.arrive(0)
     while world.batch():
         pass

@@ -224,7 +224,7 @@ def test_with_available_now_a_snapshot_that_has_all_epochs_is_read(tmp_path: Pat
     assert [name for name in published.files.names(".") if name[0] != "_"] == [f"snapshot-{0:020d}.arrow"]
     context = bare_context()
     reader = ReplayReader(context, importing(tmp_path).frames["given"], lambda _: 0)  # type: ignore[arg-type]
-    reader.end_here()
+    reader.fix_end()
     complete_epoch(first, 1, [(2, 2, 1)])
 
     end = reader.latest_offset(reader.initial_offset())

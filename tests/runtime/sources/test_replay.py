@@ -198,7 +198,7 @@ def polls(tmp_path: Path) -> Callable[..., Any]:
     def poll(start: dict[str, Any] | None = None, *, now: bool = False) -> tuple[ReplayReader, Any]:
         found = ReplayReader(context, flow.frames["n"], lambda _: 0)
         if now:
-            found.end_here()
+            found.fix_end()
         return found, found.latest_offset(start or found.initial_offset())
 
     return poll

@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(asked)
 
     def _health(self, *, allowed: bool) -> None:
-        """Say whether all flows are well; which one is not, to who may look at the page only."""
+        """Say whether all flows are well; also which one is not, if the client may look at the page."""
         flows = [self.server.brief(number) for number in range(len(self.server.checkpoints))]
         code = 503 if any(kind == "bad" or state == _NOT_STARTED for _, kind, state in flows) else 200
         lines = [f"{name}: {state}" for name, _, state in flows] if allowed else []

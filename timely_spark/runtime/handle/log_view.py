@@ -84,7 +84,7 @@ class Completed:
     #: The output's name.
     output: str
     #: Rounds from the batch that read the epoch's input to the one that released the epoch, inclusive;
-    #: None without clock epochs, or if the first manifest was removed.
+    #: None if epochs are not the clock's, or the first manifest was removed.
     rounds: int | None
     #: The duration of those batches; None if Spark no longer has one of them.
     milliseconds: int | None

@@ -98,7 +98,6 @@ class Query:
         inputs: Sequence[tuple[InputHandle, Journal]] = (),
         sources: Mapping[str, object] | None = None,
         ends: bool = False,
-        unset: Sequence[str] = (),
         lock: Lock | None = None,
         temporary: bool = False,
         views: bool = False,
@@ -132,8 +131,6 @@ class Query:
         self._error: TimelyError | None = None
         #: The consoles of `ui`, by port.
         self._consoles: dict[int, Server] = {}
-        #: Settings that the session refused, and why.
-        self.unset = list(unset)
 
     # -- StreamingQuery's methods ----------------------------------------------------------------------------
     @property

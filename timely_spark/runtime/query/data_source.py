@@ -71,7 +71,7 @@ def _later() -> Callable[[Callable[[], FlowReader]], DataSourceStreamReader]:
             return self.reader.limit
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-            self.reader.end_here()
+            self.reader.fix_end()
 
         def initialOffset(self) -> Offset:  # noqa: N802
             return self.reader.initial_offset()

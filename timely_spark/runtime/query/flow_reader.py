@@ -70,11 +70,11 @@ class FlowReader:
         limited = any(reader.limited for reader in self.readers.values())
         return ReadMaxFiles(1) if limited else ReadAllAvailable()
 
-    def end_here(self) -> None:
+    def fix_end(self) -> None:
         """Read what the sources have now, and run to quiescence without pauses."""
         self._available_now = True
         for reader in self.readers.values():
-            reader.end_here()
+            reader.fix_end()
 
     def initial_offset(self) -> Offset:
         """The offset before the first manifest, all entries, and all that sources have."""

@@ -71,10 +71,10 @@ def build(
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
 
-def sources(
+def with_sources(
     session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
 ) -> RunContext:
-    """Add the sources that this package reads to the run; each knows which of its input the flow needs."""
+    """The run with the sources that this package reads; each source knows which columns the flow needs."""
     tasks = cores(session) or _TASKS
     bound = {
         name: source.bind(context.checkpoint, needed(context.plan, name), tasks)

@@ -62,7 +62,7 @@ class FilesReader(Reader):
     def _unread(self) -> Unread:
         return Unread(self._journal.identities())
 
-    def _end_here(self) -> None:
+    def _fix_end(self) -> None:
         self._list()
         self._available_now = True
 
@@ -186,7 +186,7 @@ class DeltaReader(Reader):
         """The version of each file that can be skipped."""
         return {}
 
-    def _end_here(self) -> None:
+    def _fix_end(self) -> None:
         self._target = self.source.log.newest()
 
     def initial_offset(self) -> Offset:
@@ -266,7 +266,7 @@ class ReplayReader(Reader):
     #: When the hold in a published folder was renewed.
     _renewed = float("-inf")
 
-    def _end_here(self) -> None:
+    def _fix_end(self) -> None:
         since, published = -1, self.source.published
         if published is not None:
             if published.held(self._reader) is None:

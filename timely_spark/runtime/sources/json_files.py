@@ -231,7 +231,7 @@ def _names(kind: pa.DataType, of: pa.DataType | None = None) -> set[str]:
 
 
 def _only(kind: pa.DataType, written: Collection[str]) -> pa.DataType | None:
-    """A type with those fields only that are written in another case, all of them null; None without any."""
+    """A type with only the fields that are written in another case, all null; None if there are none."""
     if pa.types.is_list(kind):
         inner = _only(kind.value_type, written)
         return None if inner is None else pa.list_(inner)

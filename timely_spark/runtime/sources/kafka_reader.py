@@ -66,7 +66,7 @@ class KafkaReader(Reader):
         # a run that lost the checkpoint a moment ago may write it, too
         return files.write_once(name, {"offsets": self.source.begin(), "ids": {}})
 
-    def _end_here(self) -> None:
+    def _fix_end(self) -> None:
         self._target = self.source.ends()
 
     @property

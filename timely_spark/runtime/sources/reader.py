@@ -78,10 +78,10 @@ class Reader:
         """Whether the source has a limit of what one batch reads."""
         return False
 
-    def end_here(self) -> None:
+    def fix_end(self) -> None:
         """Read what is there now, and nothing later."""
         with self.context.reporting():
-            self._end_here()
+            self._fix_end()
 
     def latest_offset(self, start: Offset, *, unlimited: bool = False) -> Offset:
         """The offset after the next batch; `start` if there is nothing new.
@@ -137,7 +137,7 @@ class Reader:
     def forget(self, end: Offset) -> None:
         """Let go of what is needed only to read again what is before `end`."""
 
-    def _end_here(self) -> None:
+    def _fix_end(self) -> None:
         raise NotImplementedError
 
     def _next(self, start: Offset, *, unlimited: bool) -> Offset:

@@ -41,7 +41,7 @@ class JournaledSource(ABC):
 
     @property
     def watched(self) -> str | None:
-        """A local folder in which something changes when records arrive; None without such a folder."""
+        """A local folder in which something changes when records arrive; None if there is none."""
         return None
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
