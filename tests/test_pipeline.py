@@ -17,6 +17,9 @@ from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import GraphError
 from timely_spark.pipeline import checkpoints_in, read_pipeline
+from timely_spark.runtime.errors import CheckpointInUse
+from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.sql_file import columns_ddl, read_statements
@@ -307,6 +310,32 @@ def test_nothing_is_told_of_views_that_do_not_start(monkeypatch: pytest.MonkeyPa
     views = read_sql(table + f"CREATE MATERIALIZED VIEW counts AS {COUNTS}")
     with pytest.raises(GraphError, match="other columns"):
         views.start(spark, checkpoint=tmp_path / "check", tell=pytest.fail)
+
+
+@pytest.mark.parametrize("before", [{}, {"a": PAYERS}])
+def test_a_start_that_is_refused_changes_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: dict[str, str]
+) -> None:
+    if before:
+        run(**before)
+
+    def files() -> dict[str, bytes]:
+        return {str(one): one.read_bytes() for one in (tmp_path / "check").rglob("*.json")}
+
+    saved = files()
+    for refusal in (CheckpointInUse("it runs", hint="stop it."), KeyboardInterrupt()):
+        with monkeypatch.context() as patch:
+            patch.setattr(ts.Dataflow, "start", mock.Mock(side_effect=refusal))
+            with pytest.raises(type(refusal)):
+                run(b=COUNTS)
+        assert files() == saved
+    assert {*run(**before, b=COUNTS)} == ({"1", "2"} if before else {"1"})
+
+    starting = Lock(Files(tmp_path / "check"))
+    assert starting.acquire()
+    with pytest.raises(CheckpointInUse):
+        run(a=COUNTS)
+    starting.release()
 
 
 def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -25,8 +25,10 @@ from timely_spark.queries.scopes import Fresh
 from timely_spark.queries.scripts import as_step, build_all, create_view, relations_of, table_view
 from timely_spark.queries.sql import as_collection
 from timely_spark.queries.unique import unique_columns
+from timely_spark.runtime.errors import CheckpointInUse
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.sql.binder import near
 from timely_spark.sql_file import FILES, NUMBERS, SqlView, TableSource, columns_ddl, in_file, read_statements
@@ -156,6 +158,8 @@ class Pipeline:
         Its Delta table is replaced if a flow of this folder has written it. A view that is no longer defined
         stops; its table stays.
 
+        A start that is refused changes nothing, if no flow has started.
+
         Args:
             spark: the session.
             checkpoint: the folder of the checkpoints: one for each flow, and `views.json`, which says what
@@ -165,12 +169,11 @@ class Pipeline:
             tell: is called with a line for each view that does not simply continue.
             options: as for `Dataflow.start`.
         """
-        files = Files(checkpoint)
-        sizes = self._sizes(files)
-        planned = self._planned(spark, sizes)
-        lines: list[str] = []
-        parts, shrunk = self._parts(files, planned.fingerprints(), sizes, lines.append)
-        with contextlib.ExitStack() as started:
+        files, lines = Files(checkpoint), list[str]()
+        with contextlib.ExitStack() as started, _as_it_was(files) as changed:
+            sizes = self._sizes(files)
+            planned = self._planned(spark, sizes)
+            parts, shrunk = self._parts(files, planned.fingerprints(), sizes, lines.append)
             running = []
             while parts:
                 part = parts.pop(0)
@@ -184,8 +187,10 @@ class Pipeline:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
                         raise FlowChanged(error.message, hint=_REBUILD) from error
+                    changed()
                     parts.append(self._rebuilt(files, part, lines.append))
                 else:
+                    changed()
                     running.append(started.enter_context(query))
             started.pop_all()  # one that does not start stops the others
         for line in lines:  # nothing is built if one is refused
@@ -495,6 +500,31 @@ def _place(files: Files, number: int) -> str:
     's3://bucket/check/2?region=eu-west-1'
     """
     return files.below(str(number)).location
+
+
+@contextlib.contextmanager
+def _as_it_was(files: Files) -> Iterator[Callable[[], object]]:
+    """Let one start write into a folder of checkpoints, and restore its `PARTS` if the start fails.
+
+    Yields what the start calls once a flow has started: then the folder must stay as it is.
+    """
+    lock = Lock(files)
+    if not lock.acquire():
+        msg = f"{files.location} is in use by another start, or a flow of its own."
+        raise CheckpointInUse(msg, hint="wait until that start has ended, or give another folder.")
+    try:
+        before = files.json(PARTS)
+        with contextlib.ExitStack() as undo:
+            if lock.path is None:  # where there are no locks, another start may have written it
+                pass
+            elif before is None:
+                undo.callback(files.remove, PARTS)
+            else:
+                undo.callback(files.write_json, PARTS, before, durable=True)
+            yield undo.pop_all
+            undo.pop_all()
+    finally:
+        lock.release()
 
 
 def _saved(files: Files) -> list[dict[str, Any]]:
