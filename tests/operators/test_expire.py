@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.state.arrangement import EPOCH, Arrangement
 from timely_spark.testing import Simulation, run
 
@@ -351,6 +352,21 @@ def test_an_output_with_diff_refuses_expired_state(step: Any, message: str) -> N
 
     with pytest.raises(GraphError, match=rf"(?s){message}.*Hint: "):
         flow.compile(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "diff", "message"),
+    [
+        ("long", -(1 << 31), "-2147483648 in 'diff', and int32 lacks what retracts it"),
+        ("double", (1 << 31) - 1, "comes 2 ** 31 - 1 times or more often"),
+    ],
+)
+def test_a_multiplicity_that_cannot_be_retracted_is_named(value: str, diff: int, message: str) -> None:
+    flow = ts.Dataflow("window")
+    changes = flow.input("x", f"k long, v {value}, diff int")
+    changes.expire(after=1).group_by("k").aggregate(total=("sum", "v")).capture("out")
+    with pytest.raises(VertexError, match=f"(?s){re.escape(message)}.*Hint: split it"):
+        run(flow, {"x": [[(1, 2, diff)], []]})
 
 
 def test_another_expire_is_another_flow() -> None:

@@ -112,7 +112,8 @@ class Aggregates(Combines):
                 (scales, limbs), signs = limbs_of(values), numbers(batch, f"{column}{SIGN}")
                 assert scales is not None
                 if abs_bound(signs) >= 1 << 31:  # a limb times a sign must fit
-                    raise too_large_sum()
+                    msg = "a record comes 2 ** 31 - 1 times or more often, and sums of doubles take fewer"
+                    raise SchemaError(msg, hint="split it into records that come less often each.")
                 parts = np.column_stack([scales, signs, *signed_limbs(limb * signs for limb in limbs)])
                 valid = flat(values).is_valid().to_numpy(zero_copy_only=False)
                 partial[out] = _exact_sums(parts[valid], valid.astype(np.int64), ~valid)

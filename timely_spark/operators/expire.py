@@ -53,7 +53,13 @@ class Expire(Vertex):
         rows = self.state.take([self.retracted])
         if not rows.num_rows:
             return
-        self.send_by(0, time, replaced(rows, self.diff, pc.negate_checked(rows.column(self.diff))))
+        diffs = rows.column(self.diff)
+        try:
+            negated = pc.negate_checked(diffs)
+        except pa.ArrowInvalid:  # the least number has no positive one
+            msg = f"a record has {pc.min(diffs)} in {self.diff!r}, and {diffs.type} lacks what retracts it"
+            raise SchemaError(msg, hint=f"split it into records of a greater {self.diff!r} each.") from None
+        self.send_by(0, time, replaced(rows, self.diff, negated))
 
     def repartition(self, states: States, workers: int, partition: Partitioner) -> States:
         """Drop retracted records: another worker may still be notified of their epoch."""
@@ -159,7 +165,8 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     `distinct` and `min`, refuse retractions (`join` refuses them from both sides). Operators of collections
     undo what is retracted, as in ``.expire(2).collection(diff="diff").min("v", keys="k")``. Sums are exact,
     and one of doubles is rounded once: nothing of what has left a window is in its sum, neither a NaN nor
-    what was rounded. A key whose values have all left has the sum 0, not null.
+    what was rounded. A key whose values have all left has the sum 0, not null. A decimal times its `diff`
+    must fit the column's type, and a record with a double comes less than 2 ** 31 - 1 times.
 
     Args:
         stream: any outside loops.

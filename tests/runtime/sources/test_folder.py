@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -692,6 +693,11 @@ def test_a_file_that_the_storage_does_not_give_is_not_to_be_mended(
     with pytest.raises(BadFile, match=r"(?s)a\.parquet cannot be read.*Hint: (give|raise|check) ") as error:
         rows(folder_of(tmp_path), as_schema("n long"))
     assert "mend it" not in str(error.value)
+    assert f"skip CHECKPOINT --file {tmp_path / 'a.parquet'}." in str(error.value)
+    monkeypatch.setattr(os, "scandir", mock.Mock(side_effect=refused))
+    with pytest.raises(BadFile, match=r"(?s)cannot be read.*Hint: (give|raise|check) ") as error:
+        folder_of(tmp_path).files()
+    assert "skip CHECKPOINT" not in str(error.value)
 
 
 def test_a_column_without_a_value_has_no_type(tmp_path: Path) -> None:

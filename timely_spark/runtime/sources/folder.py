@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -146,9 +147,8 @@ class Folder:
         """Check that the folder exists."""
         system, top = self.place
         if system.get_file_info(top).type == fs.FileType.NotFound:
-            msg = f"{self.path} does not exist"
             hint = "give the folder itself, without patterns, or make it first."
-            raise self.error(msg, hint)
+            raise self.error(self.path + " does not exist", hint)
 
     def files(self) -> list[File]:
         """All visible files below the folder, each once; or the one file that the path names."""
@@ -493,8 +493,7 @@ class Folder:
 
         wanted = pa.schema([field for field in schema if field.name in exprs and field.name not in values])
         texts, exprs = with_times_as_texts(wanted, exprs)
-        for name, default in self._defaults(schema, exprs).items():
-            exprs[name] = pc.coalesce(exprs[name], default)
+        exprs |= {name: pc.coalesce(exprs[name], one) for name, one in self._defaults(schema, exprs).items()}
         for name in values.keys() & exprs.keys():
             exprs[name] = pc.scalar(partition_value(values[name], schema.field(name).type))
         opened = self.place[0].open_input_stream if isinstance(path, str) else pa.BufferReader
@@ -547,8 +546,10 @@ class Folder:
         except _DAMAGE as error:
             reason = with_place(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
             hint = what_to_do(error, reason, mendable=self.versions is None)
-            msg = f"{path} cannot be read: {reason}"
-            raise self.error(msg, f"{hint}{self._or_quarantined(path)}.") from error
+            msg, more = f"{path} cannot be read: {reason}", self._or_quarantined(path)
+            if getattr(error, "errno", None):  # what the storage does not give is not quarantined
+                more = "" if os.path.isdir(path) else self.or_without(path)
+            raise self.error(msg, f"{hint}{more}.") from error
 
 
 @dataclass(frozen=True)
