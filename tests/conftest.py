@@ -95,6 +95,15 @@ def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Published.compact, "__defaults__", (0,))
 
 
+@pytest.fixture
+def shallow() -> Iterator[int]:
+    """Half of the frames that a stack has usually: what recurses too deep does so with half as much."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(usual // 2)
+    yield usual // 2
+    sys.setrecursionlimit(usual)
+
+
 @pytest.fixture(scope="session")
 def paths() -> Callable[..., Dataflow]:
     """Makes a flow that hops along paths and keeps all nodes; a hop may pass through a function."""

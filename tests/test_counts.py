@@ -45,7 +45,7 @@ def components_flow(diff: str | None = None) -> ts.Dataflow:
     ("workers", "most"), [(1, 1), (2, 4), pytest.param(8, 5, marks=pytest.mark.campaign)]
 )
 def test_connected_components_of_a_random_graph(workers: int, most: int) -> None:
-    n, edges = 40_000, random_edges(40_000, 200_000)
+    n, edges = 10_000, random_edges(10_000, 50_000)
     simulation = Simulation(components_flow(), workers=workers)
     simulation.send("edges", edges)
     simulation.run()

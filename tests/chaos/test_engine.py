@@ -165,7 +165,7 @@ def test_twenty_thousand_epochs_inside_micro_batches_leave_neither_files_nor_obj
 
 @pytest.mark.slow
 def test_the_oldest_retained_batch_can_be_run_again(tmp_path: Path) -> None:
-    world = endless(tmp_path, 25)
+    world = endless(tmp_path, 8)
     world.live()
     assert difference(world) is None
     oldest, *_, newest = world.files.numbers("commits")

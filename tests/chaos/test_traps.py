@@ -69,14 +69,14 @@ class Late(Process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lag", [0, 9], ids=["at once", "when its files were collected"])
+@pytest.mark.parametrize("lag", [0, 4], ids=["at once", "when its files were collected"])
 def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int
 ) -> None:
     monkeypatch.setattr(Late, "lag", lag)
     monkeypatch.setattr(Late, "count", Counter())
     monkeypatch.setattr(engine, "Process", Late)
-    world = looping(tmp_path, sends=16, keep=5)
+    world = looping(tmp_path, sends=7, keep=2)
 
     world.live()
 
@@ -91,7 +91,7 @@ def test_a_task_that_writes_after_the_winner_committed_changes_nothing(
 @pytest.mark.slow
 def test_what_a_late_task_of_the_run_before_leaves_goes_at_the_next_start(tmp_path: Path) -> None:
     """The driver was killed, its executor was not: the task writes when the next run has swept already."""
-    world = looping(tmp_path, sends=10, keep=5)
+    world = looping(tmp_path, sends=5, keep=2)
     world.live()
     first = RoundLog(world.checkpoint)
     with engine._points(world):
@@ -134,7 +134,7 @@ def test_other_workers_run_a_batch_again_that_spark_has_not_committed(
 ) -> None:
     """Its manifest is there; the migrated one of the batch before is the run's own."""
     monkeypatch.setattr(engine, "Process", KilledOnce)
-    world = looping(tmp_path, sends=10, keep=5)
+    world = looping(tmp_path, sends=5, keep=2)
     world.odds = replace(CALM, rescale=1.0)
 
     world.live()

@@ -16,7 +16,7 @@ from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_
 from timely_spark.testing import Simulation
 from timely_spark.worker import Worker, notify, step
 
-PATH = [(i, i + 1) for i in range(40)]
+PATH = [(i, i + 1) for i in range(16)]
 
 
 Flow = Callable[[], ts.Dataflow]
@@ -39,7 +39,7 @@ def test_local_rounds_give_the_results_of_micro_batches(component_sizes: Flow, w
     for simulation in simulations:
         simulation.send("edges", PATH)
         simulation.run()
-        simulation.send("edges", [(41, 42), (40, 41)])
+        simulation.send("edges", [(17, 18), (16, 17)])
         simulation.run()
     answers = [list(simulation.captured["sizes"].rows().values()) for simulation in simulations]
     assert answers[0] == answers[1] == answers[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -49,6 +49,7 @@ def by_pandas(left: Any, right: Any, direction: Any, tolerance: int | None, by: 
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     epochs=EPOCHS,
     direction=st.sampled_from(["backward", "forward", "nearest"]),

@@ -331,7 +331,7 @@ def window(epoch: int, seed: int = 0, step: int = 20) -> list[tuple[int, int, in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", FLOWS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("epochs", [30, pytest.param(1000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("epochs", [20, pytest.param(1000, marks=pytest.mark.campaign)])
 @pytest.mark.timeout(1200)
 def test_after_many_epochs_a_history_holds_the_live_records_in_few_batches(make: Any, epochs: int) -> None:
     flow = ts.Dataflow("window")

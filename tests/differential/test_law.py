@@ -628,7 +628,6 @@ def check_epochs(program: Any, x: Any, y: Any, *, play: Any, came_to: Any, **how
 
 
 @pytest.mark.slow
-@settings(max_examples=2 * settings().max_examples)
 @given(program=PROGRAMS, x=EPOCHS, y=EPOCHS, **HOW)
 def test_any_program_gives_at_every_epoch_what_a_batch_program_gives(
     *, play: Any, came_to: Any, **drawn: Any

@@ -29,6 +29,7 @@ from timely_spark.times import Time
 KEYS = st.lists(st.one_of(st.none(), st.integers(-3, 30)), max_size=30)
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=6), st.integers(1, 5))
 def test_rows_are_numbered_in_the_order_of_their_first_occurrence_also_if_hashes_collide(
     batches: list[list[int | None]], hashes: int

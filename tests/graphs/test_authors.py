@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ EDGES = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16)
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """The names that the page's programs define; its own assertions hold."""
+    """The functions that the page's programs define; tests/docs runs the programs whole."""
     names: dict[str, Any] = {}
-    program = "\n".join(blocks(PAGE.read_text(encoding="utf-8")))
+    program = ast.parse("\n".join(blocks(PAGE.read_text(encoding="utf-8"))))
+    defines = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)
+    program.body = [
+        one for one in program.body if isinstance(one, defines) or ast.unparse(one).startswith("DEGREES = ")
+    ]
     exec(compile(program, str(PAGE), "exec"), names)
     return names
 

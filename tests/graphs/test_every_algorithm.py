@@ -80,6 +80,7 @@ def flow_of(build: Build) -> ts.Dataflow:
 
 
 @pytest.mark.slow
+@pytest.mark.share(16)
 @pytest.mark.parametrize(("number", "name", "what"), in_turn(enumerate(EVERY), ["crashes", "other workers"]))
 def test_each_epoch_is_that_of_a_run_from_the_start(number: int, name: str, what: str, changing: Any) -> None:
     inputs = {"edges": changing(6, 10, 3, changes=4, seed=3, weights=(1, 2, 3)), "some": NODES}

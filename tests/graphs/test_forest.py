@@ -303,7 +303,7 @@ def test_the_rows_of_a_node_sum_to_whether_it_is_present() -> None:
 
 @pytest.mark.slow
 def test_removed_edges_leave_no_state() -> None:
-    epochs = [[(i, i + 1, 1), *([(i - 3, i - 2, -1)] if i >= 3 else [])] for i in range(60)]
+    epochs = [[(i, i + 1, 1), *([(i - 3, i - 2, -1)] if i >= 3 else [])] for i in range(40)]
     simulation = Simulation(graph_flow(), workers=1)
     sizes = []
     for rows in epochs:

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -109,6 +109,7 @@ def test_nodes_may_be_of_other_types(follows, changing, named, kind) -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     epochs=st.lists(
         st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=10), min_size=1, max_size=3

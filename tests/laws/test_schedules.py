@@ -146,11 +146,10 @@ def test_an_earlier_epoch_is_not_hidden_by_a_later_one() -> None:
     """Epoch 1 joins what epoch 0 is still walking towards: a long path, its far end found first."""
     path = [(i, i + 1) for i in range(8)]
     edges = [path, [(8, 0)], [(40, 41)], [(41, 8)]]
-    for workers in WORKERS:
-        for seed in (None, 1):
-            result = run(labels("diff"), {"edges": edges}, workers=workers, seed=seed, together=True)["out"]
-            for epoch, total in enumerate(after_each(result.rows(), len(edges))):
-                assert total == dict.fromkeys(components(upto(edges, epoch)).items(), 1)
+    for workers, seed in zip(WORKERS, (1, None, 1, None), strict=True):
+        result = run(labels("diff"), {"edges": edges}, workers=workers, seed=seed, together=True)["out"]
+        for epoch, total in enumerate(after_each(result.rows(), len(edges))):
+            assert total == dict.fromkeys(components(upto(edges, epoch)).items(), 1)
 
 
 def walked(starts: list[Any]) -> set[tuple[int]]:
@@ -203,6 +202,7 @@ def test_a_join_pairs_all_that_ever_came_each_once(left: Epochs, right: Epochs, 
     holds(flow, {"l": left, "r": right}, schedule, expected)
 
 
+@pytest.mark.slow
 @given(PAIRS, PAIRS, schedules())
 def test_a_join_per_time_pairs_what_came_in_one_epoch(left: Epochs, right: Epochs, schedule: Any) -> None:
     flow = ts.Dataflow("join")

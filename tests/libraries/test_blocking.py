@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -55,6 +55,7 @@ def drawn(draw: random.Random, number: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(seed=st.integers(0, 1 << 32))
 def test_pairs_are_those_of_the_present_records_at_every_epoch(seed: int) -> None:
     draw = random.Random(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -95,6 +95,7 @@ def in_order(rows: dict[int, list[Any]], epochs: Any) -> dict[int, list[Any]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     **ANY_WAY,
     n=st.integers(1, 3),

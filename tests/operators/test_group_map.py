@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -50,6 +50,7 @@ def by_key(rows: Any) -> dict[Any, list[int]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(epochs=st.lists(ROWS, min_size=1, max_size=7), expire=st.none() | st.integers(1, 2), **HOW)
 def test_each_record_changes_the_state_of_its_key_once(*, epochs: Any, expire: Any, **how: Any) -> None:
     flow = ts.Dataflow("stateful")

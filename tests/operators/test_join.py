@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -204,6 +204,7 @@ def within(how: str, n: int, epochs: list[Any]) -> dict[int, list[Any]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(
     epochs=st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=8),
     n=st.integers(1, 3),

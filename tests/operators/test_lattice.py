@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
@@ -98,6 +98,7 @@ READ = st.sampled_from(
 
 
 @pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
 @given(epochs=EDGES, how=st.fixed_dictionaries(HOW), read=READ)
 def test_a_loop_of_merges_ends_exactly(epochs, how, read) -> None:
     """Each node gets the set of the nodes that reach it, as bits: once, when it is final, for any reader."""

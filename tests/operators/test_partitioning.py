@@ -150,6 +150,7 @@ def test_a_region_on_some_workers_gives_the_same_answer(workers: int) -> None:
             assert outputs[name].rows() == expected[name].rows()
 
 
+@pytest.mark.slow
 def test_a_loop_on_one_worker_is_one_round() -> None:
     rounds = {}
     for only in (None, [2]):

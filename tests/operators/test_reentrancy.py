@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +33,9 @@ class Countdown(ts.Vertex):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_loop_deeper_than_the_stack_calls_a_vertex_once_per_iteration(workers: int) -> None:
-    flow, deep = ts.Dataflow("deep"), sys.getrecursionlimit() + 200
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.campaign)])
+def test_a_loop_deeper_than_the_stack_calls_a_vertex_once_per_iteration(workers: int, shallow: int) -> None:
+    flow, deep = ts.Dataflow("deep"), shallow + 100
 
     def step(n: ts.Stream) -> tuple[ts.Stream, ts.Stream]:
         sent = flow.vertex(Countdown(), n, "n long, together long", by="together", name="countdown")

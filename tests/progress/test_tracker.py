@@ -188,6 +188,7 @@ class Counting(Summary):
         return Summary.results_in(self, time)
 
 
+@pytest.mark.slow
 def test_a_hop_costs_the_same_in_a_graph_of_any_size() -> None:
     costs = []
     for n in (100, 10_000):

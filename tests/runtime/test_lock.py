@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,32 @@ from timely_spark.runtime.storage import lock
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 
+# forks try to get the lock of each folder: a process that has imported what they need
 _TRY = """
-import sys
+import os, sys
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 
-print(Lock(Files(sys.argv[1])).acquire())
+for line in sys.stdin:
+    if os.fork() == 0:
+        os._exit(10 + Lock(Files(line.rstrip())).acquire())
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
-def another_process_gets_it(folder: Path) -> bool:
-    printed = subprocess.check_output([sys.executable, "-c", _TRY, str(folder)], text=True)
-    return printed.strip() == "True"
+@pytest.fixture(scope="module")
+def another_process_gets_it() -> Iterator[Callable[[Path], bool]]:
+    """Whether a process of its own gets the lock of a folder; then it ends."""
+    command = [sys.executable, "-c", _TRY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trying:
+
+        def gets(folder: Path) -> bool:
+            assert trying.stdin is not None
+            assert trying.stdout is not None
+            print(folder, file=trying.stdin, flush=True)
+            return {"10\n": False, "11\n": True}[trying.stdout.readline()]
+
+        yield gets
 
 
 @pytest.fixture
@@ -42,7 +57,9 @@ def held(tmp_path: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused_until_the_lock_is_given_back(tmp_path: Path, held: Lock) -> None:
+def test_a_second_process_is_refused_until_the_lock_is_given_back(
+    tmp_path: Path, held: Lock, another_process_gets_it: Callable[[Path], bool]
+) -> None:
     assert not another_process_gets_it(tmp_path)
     assert not Lock(Files(tmp_path)).acquire(), "nor does this one get it twice"
 
@@ -52,7 +69,9 @@ def test_a_second_process_is_refused_until_the_lock_is_given_back(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(tmp_path: Path, held: Lock) -> None:
+def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(
+    tmp_path: Path, held: Lock, another_process_gets_it: Callable[[Path], bool]
+) -> None:
     def look() -> None:
         Path(held.path).read_bytes()
         shutil.copytree(tmp_path, tmp_path.with_name("copy"))
@@ -67,7 +86,9 @@ def test_whoever_else_opens_and_closes_the_file_leaves_the_lock_alone(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(
+    tmp_path: Path, another_process_gets_it: Callable[[Path], bool]
+) -> None:
     # the parent takes the lock, forks, tells the child's number, and is killed
     script = """if True:
         import os, signal, sys, time

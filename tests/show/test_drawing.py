@@ -128,6 +128,7 @@ def test_steps_stand_apart_and_inside_the_frames_of_their_loops(
             assert points[0].y < points[-1].y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [*MAKE[:5], MAKE[-1]])
 def test_every_step_loop_and_connector_is_drawn_once(make: Callable[[], ts.Dataflow]) -> None:
     sketch = Sketch.of(make().compile(2))

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import CHARACTERS
 from timely_spark.errors import StateError
 from timely_spark.state import Arrangement
 from timely_spark.state.codec import Codec, pack_parts, unpack_parts
@@ -32,7 +33,7 @@ ATOMS = st.one_of(
     st.booleans(),
     st.integers(-(2**70), 2**70),
     st.floats(allow_nan=False),
-    st.text(max_size=5),
+    st.text(CHARACTERS, max_size=5),
     st.binary(max_size=5),
     st.builds(Time, st.integers(0, 9), st.integers(0, 9)),
 )

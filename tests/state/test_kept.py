@@ -43,7 +43,7 @@ def test_a_small_change_writes_a_small_part_of_a_large_state() -> None:
         inline += sum(len(state or b"") for state in simulation.states)
     # a change of 1/400 of the state; geometric merging writes each record a few times
     assert (blobs.written + inline) / epochs < 0.05 * whole
-    total = sum(row[1] for row in simulation.captured["out"].rows()[epochs])
+    total = sum(simulation.captured["out"].epochs[epochs].column(1).to_pylist())
     assert total >= KEYS // 400
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+#: All characters of UTF-8. Hypothesis' own strategy encodes each one to find them, which takes seconds.
+CHARACTERS = st.characters(exclude_categories=["Cs"])
 #: how a flow runs, drawn
 HOW: dict[str, Any] = {
     "workers": st.sampled_from([1, 2, 3, 8]),

@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as npst
 
 import timely_spark as ts
 from tests.support.memory import Memory
-from tests.support.turns import in_turn
+from tests.support.turns import CHARACTERS, in_turn
 from timely_spark.state import Arrangement, codec
 from timely_spark.state.codec import Codec
 from timely_spark.testing import Simulation
@@ -43,7 +43,7 @@ ATOMS = st.one_of(
     st.booleans(),
     st.integers(-(2**70), 2**70),
     st.floats(),
-    st.text(max_size=5),
+    st.text(CHARACTERS, max_size=5),
     st.binary(max_size=5),
     st.builds(Time, st.integers(0, 9), st.integers(0, 9)),
     st.datetimes(timezones=ZONES),
@@ -55,10 +55,16 @@ ATOMS = st.one_of(
     npst.from_dtype(np.dtype("m8[s]")),
 )
 ARRAYS = st.one_of(
-    npst.arrays(kind, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+    npst.arrays(
+        kind,
+        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+        elements={"alphabet": CHARACTERS} if kind == "U3" else None,
+    )
     for kind in ("?", "i1", "<u4", ">i8", "f4", "f8", "c16", "M8[ns]", "m8[D]", "U3", "S2")
 )
-ROWS = st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.text(max_size=3))), max_size=5)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 9), st.one_of(st.none(), st.text(CHARACTERS, max_size=3))), max_size=5
+)
 TABLES = ROWS.map(
     lambda rows: pa.table(
         {"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())}

@@ -212,6 +212,7 @@ def test_names_that_are_no_text_and_things_that_are_no_files(inbox: Path) -> Non
     }
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
