@@ -2,8 +2,8 @@
 
 - An archive of classes. A JVM maps them from it, instead of loading and verifying some 20,000 from jars.
 - A SPARK_HOME of links, in which folders stand for `pyspark.zip` and its like. Spark puts them first on the
-  path of its Python processes. Of the zip, which has sources only, each of the five that a session's first
-  query starts would compile PySpark again; and each process reads a zip's directory a dozen times, in 0.2 s.
+  path of its Python processes. A session's first query starts five. From the zip, which has sources only,
+  each would compile PySpark again, and read the zip's directory a dozen times, in 0.2 s.
 - Jars of Delta and of the Kafka connector among those of that SPARK_HOME. A session with packages resolves
   and copies three dozen jars at its start, and classes of such jars come from no archive.
 

@@ -28,8 +28,8 @@ _MANY_OBJECTS, _FROZEN = 20_000, 1_000_000
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MOST = -1, -3, (1 << 31) - 1
 #: bytes of free memory that a process may keep between tasks
 _SPARE = 256 << 20
-#: One part in so many of a worker's memory is the default bound of an iteration, as steps need several times
-#: as much; and of what any step sends at one time, as the next step's input is a second copy.
+#: The default bounds: each is one part in so many of a worker's memory. Of an iteration: steps need several
+#: times as much. Of what any other step sends at one time: the next step's input is a second copy.
 _MEMORY_SHARE, _OTHERS_SHARE = 16, 2
 #: Where a container's limit of memory is.
 _CONTAINERS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

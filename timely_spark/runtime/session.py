@@ -73,8 +73,8 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: Cheaper process starts; and a larger stack for the regular expression with which Spark reads a Python
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
-#: Half of a session's first seconds would be optimised code, made for methods that run 5,000 times: ten times
-#: as many take a second longer to be as fast, and two cores less to begin.
+#: By default the JVM optimises a method after 5,000 calls: half of a session's first seconds go there. With
+#: ten times as many calls, a session needs two cores less to begin, and has its full speed a second later.
 _OPTIMISED_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"

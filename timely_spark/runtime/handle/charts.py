@@ -97,9 +97,9 @@ def line_chart(
     Args:
         lines: by label the points.
         x: what the axis shows.
-        y: a value in words; and `x_text` a place on the axis.
-        limit: a value at which a line is drawn across, unless all values are far below it: they would be
-            one flat line, so the title has it then.
+        y: says a value in words; `x_text` says a place on the axis.
+        limit: a value at which a line is drawn across. If all values are far below it, they would be one
+            flat line; then the title names the limit instead.
         span: the ends of the axis; None means those of the points.
     """
     points = [point for line in lines.values() for point in line]
@@ -204,7 +204,7 @@ def _highest(
 
 
 def timeline(rows: Sequence[tuple[str, float, float, float, str, str]], *, start: float, end: float) -> str:
-    """Bars over time: for each a label, since when it waited, begin, end, a class, and what is said of it."""
+    """Bars over time. A row: its label, when its wait began, its begin and end, its class, its tooltip."""
     if not rows:
         return ""
     width, high, left = 700, 15, 90

@@ -18,7 +18,7 @@ Moment = TypeVar("Moment", int, float)
 
 #: The most batches that are read.
 LAST = 100
-#: The most epochs between two looks whose latencies are remembered, for an hour.
+#: Of the epochs that are completed between two looks, the latencies of so many are remembered for an hour.
 _BETWEEN = 4
 
 
@@ -228,7 +228,7 @@ def by_box(values: Mapping[str, float], boxes: Mapping[str, str]) -> dict[str, f
 def largest_over_time(
     sizes: Iterable[tuple[Moment, Mapping[str, float]]], most: int
 ) -> dict[str, list[tuple[Moment, float]]]:
-    """The points of the names whose greatest sizes are largest.
+    """The points of the names with the largest maxima.
 
     >>> largest_over_time([(1, {"a": 1, "b": 5}), (2, {"a": 2, "c": 3})], 2)
     {'b': [(1, 5)], 'c': [(2, 3)]}

@@ -89,7 +89,7 @@ class _Index:
     def at(
         self, epoch: int, question: pa.Table, keys: Sequence[str], columns: Sequence[str]
     ) -> tuple[Indices, pa.Table]:
-        """Some columns of the records at an epoch with a question's keys: for each the row, ascending.
+        """Look up a question's keys at an epoch: for each record the question's row, ascending; and columns.
 
         Most keys have one change, which is their record: it is read, and nothing is added up. In each call of
         Arrow's the thread of the engine may take the interpreter, and keep it for a turn.
@@ -127,8 +127,8 @@ class Indexes:
     """The collections that were asked about, indexed by the keys of the questions; safe to use from threads.
 
     An index reads the captured changes once, at the first question with its keys, and from then on only what
-    later epochs change. It is in the memory of the asking process. A question takes as long as its answer
-    is large, however large the collection is.
+    later epochs change. It is in the memory of the asking process. The time of a question grows with its
+    answer, not with the collection.
     """
 
     #: The captured outputs.
@@ -152,8 +152,7 @@ class Indexes:
     ) -> Answer:
         """The natural joins of a question with collections at an epoch, from left to right.
 
-        `at` is None for the newest epoch.
-        No index is kept of the epoch `at`: a question about one reads the changes again.
+        `at` is None for the newest epoch. For another epoch the changes are read again: it has no index.
         """
         table = None if question is None else self._question(names[0], question, keys)
         with self._lock:  # no other question compacts an index beyond this one's epoch

@@ -231,8 +231,9 @@ class Round:
     def records(self, step: str) -> pa.Table:
         """The records in flight to a step.
 
-        **Columns:** worker int (the receiver), input int, time string, then the records'; a column of theirs
-        that is called so ends in ``_``. Inputs may have different columns; the missing ones are null.
+        **Columns:** worker int (the receiver), input int, time string, then the records'. Where records have
+        a column of such a name, theirs ends in ``_``. Inputs may have different columns; missing ones are
+        null.
 
         Raises:
             UnknownName: there is no such step.
@@ -248,11 +249,11 @@ class Round:
     def state(self, step: str) -> dict[str, pa.Table]:
         """The state of a step: one table for each attribute of its vertex, of all workers.
 
-        **Columns:** worker int, then the columns of the attribute: an arrangement or a table has its own, in
-        the trace of a collection with ``epoch``, ``iteration1``, ... and ``diff`` (a column of the records
-        that is called so ends in ``_``); a mapping has ``key`` and ``value``, a collection of Python
-        ``value``, as text. A step with `logged = True` has also ``calls``: the calls since
-        its state was last written in full.
+        **Columns:** worker int, then those of the attribute. An arrangement or a table has its own columns; a
+        collection's trace also has ``epoch``, ``iteration1``, ... and ``diff`` (where records have a column
+        of such a name, theirs ends in ``_``). A mapping has ``key`` and ``value``, a collection of Python
+        ``value``, as text. A step with `logged = True` also has ``calls``: the calls since its state was
+        last written in full.
 
         Raises:
             UnknownName: there is no such step.
@@ -270,8 +271,8 @@ class Round:
         """Which records of a loop still change, in the oldest epoch in flight, and whether that repeats.
 
         Reads the trace of a step in the loop, which has all changes by iteration. In a loop of streams no
-        step keeps one: then the records in flight are shown. If nothing is in flight, nothing changes: there
-        are no changes, as of the last epoch.
+        step keeps one: then the records in flight are shown. If nothing is in flight, the answer has no
+        changes, and the last epoch.
 
         Args:
             name: a loop, which means its first step that changes; or a step in a loop: one that keeps a

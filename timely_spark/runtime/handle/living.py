@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The package of a session whose queries a server runs.
 CONNECT = "pyspark.sql.connect"
 
-#: The milliseconds that a process which ends waits for a call of a step, beside those of `stop`.
+#: While the process ends: the milliseconds that Spark waits for a call of a step.
 _AT_THE_END = "1000"
 
 #: The queries that this process runs, by the ids of their runs.

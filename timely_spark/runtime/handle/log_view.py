@@ -30,8 +30,8 @@ from timely_spark.show.sketch import Sketch
 from timely_spark.times import Antichain
 from timely_spark.worker.convergence import Convergence, Iterations
 
-#: Seconds between two looks at the log while waiting: the most, the least, and parts of the time so far. Only
-#: the most counts where this process writes the log, which then wakes who waits.
+#: Seconds between two looks at the log while waiting: the most, the least, and by which part of the time so
+#: far they grow. Where this process writes the log, it wakes the waiting thread, and only the most counts.
 BEAT, FIRST_BEAT, _PARTS = 0.01, 0.001, 8
 #: A `Usage` is not taken again for so many seconds.
 _RECENT = 1.0

@@ -36,9 +36,9 @@ def ask(
     manual epochs, records of an epoch that is not closed are in no answer: `NotComplete`. Any number of
     threads may ask at once.
 
-    The first question reads all captured changes into an index in this process; later ones read what
-    later epochs change, and cost as much as the answer is large. A question reads a few files, and never
-    costs a micro-batch.
+    The first question reads all captured changes into an index in this process. Later questions read what
+    later epochs change; their cost grows with the answer. A question reads a few files, and never costs a
+    micro-batch.
 
     Args:
         name: an output of `Collection.capture`; or several, which are joined from left to right on the

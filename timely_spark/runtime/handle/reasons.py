@@ -25,8 +25,8 @@ def why(self: Query, epoch: int | None = None) -> Why:
     """Why an epoch is not complete: the inputs, messages and notifications that keep it open.
 
     As of the newest complete batch. If the running one takes more than a moment, the first line says what it
-    does: its loops with their iterations, and the step that works. The last
-    lines of `python -m timely_spark status` show the same of the oldest epoch.
+    does: its loops with their iterations, and the step that works. The last lines of
+    `python -m timely_spark status` say why the oldest epoch is open.
 
     Args:
         epoch: None means the oldest epoch in flight, or the next one if there is none.

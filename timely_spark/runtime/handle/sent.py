@@ -68,7 +68,7 @@ class Sent:
         return lambda: read(self.watch.newest())
 
     def records(self, names: Sequence[str], seconds: float = 0.0) -> int:
-        """The last epoch to which handles have sent records, if they say what an epoch is; -1 if none has."""
+        """The last epoch to which handles with manual epochs have sent records; -1 if none has."""
         return max((journal.as_of(seconds).last for journal in self._journals(names)), default=-1)
 
     def open(self, names: Sequence[str], seconds: float = 0.0) -> Open | None:
@@ -92,7 +92,7 @@ class Sent:
         return self.plan.source(name).epochs
 
     def _closed(self, reaching: set[str], seconds: float) -> int:
-        """The last epoch that all inputs have closed, which themselves say what an epoch is."""
+        """The last epoch that all inputs with manual epochs have closed, replays among them."""
         first_open, last = list[int](), -1
         for journal in self.inputs:
             if journal.name in reaching:

@@ -24,8 +24,8 @@ from timely_spark.runtime.storage.log import stop_file
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Seconds that `stop` waits for a micro-batch to end; that the source pauses at most; after the stop; and
-#: that `stop` waits without a word.
+#: Seconds: `stop` waits so long for a micro-batch to end; the source pauses so long at most, and so long
+#: after the stop; after so long, `stop` logs what it waits for.
 PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 0.5
 _BEAT = 0.01
 Until: TypeAlias = Callable[[Callable[[], bool], Callable[[], bool], float], object]

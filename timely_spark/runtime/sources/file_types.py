@@ -43,7 +43,7 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
 
 
 def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any, opened: Opened) -> pa.Schema | None:
-    """The columns that a file has; None of a file of text without content, as a compressed one may be."""
+    """The columns that a file has; None if it is text and empty, as a compressed file may be."""
     try:
         return own(fragment)
     except pa.ArrowInvalid as error:
@@ -212,7 +212,7 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
-    """Convert a value to a type; None if it does not fit, as a time without a zone in one with it."""
+    """Convert a value to a type; None if it does not fit, as a time without a zone where one is needed."""
     try:
         if kind is not None and (wanted := zones(kind)):
             written = zones(pa.scalar(value).type)
@@ -224,7 +224,7 @@ def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
 
 
 def row_groups_at(fragment: Any, size: int | None) -> Iterator[int]:
-    """The first byte of each row group, in a file of so many bytes, if they are known; 0 of one without rows.
+    """The first byte of each row group, 0 for one without rows; `size`: the bytes of the file, if known.
 
     Raises:
         pa.ArrowInvalid: one is not in the file, as a damaged footer says; no part of the file would have it.
