@@ -373,9 +373,6 @@ class Dataflow(Inputs, Suggests):
             record=record,
             log_to=log_to,
             new_steps=new_steps,
-            resident=resident,
-            parallel_rounds=parallel_rounds,
-            replace=replace,
         )
         written = written_to(checkpoint) if workers is None or self.graph.has_ways else None
         if workers is None:

@@ -93,6 +93,8 @@ def test_inputs_of_a_simulation_are_lists_of_epochs(inputs: Any) -> None:
         ("name", 7),
         ("sources", [1]),
         ("record", 1),
+        ("replace", "no"),
+        ("resident", "yes"),
     ],
 )
 def test_arguments_of_another_kind_are_refused_by_name(argument: str, value: Any) -> None:
@@ -100,6 +102,12 @@ def test_arguments_of_another_kind_are_refused_by_name(argument: str, value: Any
         BadArgument, match=rf"(?s){argument}=.* was expected \(.*test_arg.*\.py:\d+\)\nHint: "
     ):
         flow().start(**{argument: value}, workers=1)
+
+
+def test_a_text_is_not_true_or_false_for_a_query_either() -> None:
+    query: Any = None
+    with pytest.raises(BadArgument, match=r"(?s)ask: fresh='no'.*test_arguments\.py:\d+\)\nHint: "):
+        Query.ask(query, "out", fresh="no")  # type: ignore[arg-type]
 
 
 def test_a_column_of_an_unsupported_type_is_named_with_its_source() -> None:

@@ -17,7 +17,6 @@ from timely_spark.graph.arguments import (
     path_text,
     refuse,
     seconds,
-    truth,
     with_checked_arguments,
     word,
 )
@@ -109,7 +108,6 @@ __all__ = [
     "refuse",
     "seconds",
     "start_of_text",
-    "truth",
     "with_cell",
     "with_checked_arguments",
     "word",

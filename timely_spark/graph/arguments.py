@@ -25,6 +25,9 @@ from timely_spark.times import EPOCHS, is_integer
 
 T = TypeVar("T")
 
+#: annotations of arguments that are True or False
+_FLAGS = {"bool", "bool | None"}
+
 OnLimit: TypeAlias = Literal["return", "warn", "raise"]
 """The reaction if a loop's `max_iterations` drops records."""
 
@@ -53,6 +56,8 @@ def no_truth_value(kind: str) -> NoReturn:
 def with_checked_arguments(of: T) -> T:
     """Let a function, or the public methods of a class, name its arguments if it is called with others.
 
+    Arguments that are True or False are checked, too: see `flag_check`.
+
     >>> class Query:
     ...     def step(self, timeout=None): ...
     >>> with_checked_arguments(Query)().step(seconds=3)
@@ -70,10 +75,11 @@ def with_checked_arguments(of: T) -> T:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
+    signature, check_flags = inspect.signature(function), flag_check(function)
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
+        check_flags(args, options)
         try:
             return function(*args, **options)
         except TypeError:
@@ -87,6 +93,32 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return called
+
+
+def flag_check(function: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], None]:
+    """What checks a call's arguments that are True or False by their annotation: a text would count as True.
+
+    >>> def start(*, replace: "bool" = False): ...
+    >>> flag_check(start)((), {"replace": "no"})
+    Traceback (most recent call last):
+    timely_spark.errors.BadArgument: start: replace='no': True or False was expected (...)
+    Hint: leave it out, or write replace=True.
+    """
+    parameters = inspect.signature(function).parameters
+    places = [name for name, of in parameters.items() if of.kind <= of.POSITIONAL_OR_KEYWORD]
+    #: those that are True or False, and whether they may be None
+    flags = {name: of.annotation != "bool" for name, of in parameters.items() if of.annotation in _FLAGS}
+
+    def check(args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        for argument, value in (*zip(places, args, strict=False), *options.items()):
+            if argument in flags and not (
+                isinstance(value, bool | np.bool_) or (flags[argument] and value is None)
+            ):
+                expected = "None, True or False" if flags[argument] else "True or False"
+                hint = f"leave it out, or write {argument}=True."
+                refuse(value, what=f"{function.__name__}: {argument}", expected=expected, hint=hint)
+
+    return check if flags else lambda _args, _options: None
 
 
 def arguments_hint(function: str, names: Sequence[str], error: Exception) -> str:
@@ -235,21 +267,6 @@ def word(
     close = nearest(value, words) if isinstance(value, str) else None
     meant = "write one of them." if close is None else f"did you mean {close!r}?"
     raise error(msg, where=caller(), hint=hint or meant)
-
-
-def truth(what: str, value: Any, *, or_none: bool = False, step: str = "") -> None:
-    """Check an argument that is True or False, also of numpy, or perhaps None. `step`: as for `integer`.
-
-    >>> truth("resident", None, or_none=True)
-    >>> truth("directed", "no", step="lcc")
-    Traceback (most recent call last):
-    timely_spark.errors.BadArgument: lcc: directed='no': True or False was expected (...)
-    Hint: leave it out, or write directed=True.
-    """
-    if not (isinstance(value, bool | np.bool_) or (or_none and value is None)):
-        expected = "None, True or False" if or_none else "True or False"
-        what_of = f"{step}: " * bool(step) + what
-        refuse(value, what=what_of, expected=expected, hint=f"leave it out, or write {what}=True.")
 
 
 def path_text(path: Any, hint: str, *, what: str = "path") -> str:

@@ -13,13 +13,10 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from timely_spark.errors import GraphError, SchemaError, TimelyError, user_line
-from timely_spark.graph.arguments import arguments_hint, truth
+from timely_spark.graph.arguments import arguments_hint, flag_check
 from timely_spark.graph.caller import PACKAGE, caller
 
 Located = TypeVar("Located", bound=Callable[..., Any])
-
-#: annotations of arguments that are True or False
-_FLAGS = {"bool", "bool | None"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,18 +68,14 @@ def located_method(function: Callable[..., Any]) -> Callable[..., Any]:
 def _located(operator: Callable[..., Any], *, own: bool) -> Callable[..., Any]:
     """The decorated function; `own`: whether its first parameter is `self`."""
     parameters = inspect.signature(operator).parameters
-    places = [name for name, of in parameters.items() if of.kind <= of.POSITIONAL_OR_KEYWORD]
-    #: those that are True or False, and whether they may be None: a text would count as True
-    flags = {name: of.annotation != "bool" for name, of in parameters.items() if of.annotation in _FLAGS}
+    check_flags = flag_check(operator)
 
     @functools.wraps(operator)
     def called(*args: Any, **options: Any) -> Any:
         if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):  # noqa: SLF001 - as in `caller`
             return operator(*args, **options)
         _check_no_frame_columns(operator.__name__, (*args, *options.values()))
-        for argument, value in (*zip(places, args, strict=False), *options.items()):
-            if argument in flags:
-                truth(argument, value, or_none=flags[argument], step=operator.__name__)
+        check_flags(args, options)
         name = options.get("name")
         before = CALL.set(OperatorCall(operator.__name__, name if isinstance(name, str) else None))
         try:

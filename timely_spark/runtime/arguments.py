@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from timely_spark.graph import is_text, refuse, truth
+from timely_spark.graph import is_text, refuse
 
 _UNIT = r"(?:(?:micro|milli)?second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?(?:\d+(?:\.\d+)?\s+{_UNIT}\s*)+", re.IGNORECASE)
@@ -31,9 +31,6 @@ def check_arguments(
     record: Any,
     log_to: Any,
     new_steps: Any,
-    resident: Any,
-    parallel_rounds: Any,
-    replace: Any,
 ) -> None:
     """Check the kinds of a start's arguments; None stands for an argument's default."""
     if session is not None:
@@ -46,9 +43,6 @@ def check_arguments(
     if new_steps is not None and not (isinstance(new_steps, str) and new_steps == "empty"):
         hint = 'leave it out; or write new_steps="empty", to start new steps without the past.'
         refuse(new_steps, what="new_steps", expected='None or "empty"', hint=hint)
-    truth("resident", resident, or_none=True)
-    truth("parallel_rounds", parallel_rounds, or_none=True)
-    truth("replace", replace)
     if sources is not None and not (isinstance(sources, Mapping) and all(map(is_text, sources))):
         hint = 'write start(sources={"name": frame}).'
         refuse(sources, what="sources", expected="a mapping of names to DataFrames", hint=hint)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from timely_spark.graph import refuse, truth, with_checked_arguments
+from timely_spark.graph import refuse, with_checked_arguments
 from timely_spark.runtime.arguments import check_session
 from timely_spark.runtime.errors import NoSession, SparkMissing
 from timely_spark.runtime.forks import PROGRAM, serve_forks
@@ -139,7 +139,7 @@ def configure(
         BadArgument: an argument is of another kind.
     """
     require_spark()
-    _check_arguments(builder, extra_packages, delta=delta, kafka=kafka, quiet=quiet)
+    _check_arguments(builder, extra_packages)
     options: Mapping[str, object] = builder._options  # noqa: SLF001 - the only way not to overwrite the user's choice
     if "spark.remote" in options or "SPARK_REMOTE" in os.environ:
         return builder  # the server has its settings already, and packages; `start` sets those of the query
@@ -176,7 +176,7 @@ def _listed(options: Mapping[str, object], key: str) -> list[str]:
     return [value for value in str(options.get(key, "")).split(",") if value]
 
 
-def _check_arguments(builder: Any, packages: Any, **flags: Any) -> None:
+def _check_arguments(builder: Any, packages: Any) -> None:
     """Check the kinds of the arguments of `configure`."""
     if not hasattr(builder, "_options"):
         hint = "write configure(SparkSession.builder).getOrCreate(); tune(spark) is for a session."
@@ -184,8 +184,6 @@ def _check_arguments(builder: Any, packages: Any, **flags: Any) -> None:
     if not isinstance(packages, list | tuple) or not all(isinstance(each, str) for each in packages):
         hint = 'write extra_packages=["group:artifact:version"].'
         refuse(packages, what="extra_packages", expected="a list of texts", hint=hint)
-    for name, value in flags.items():
-        truth(name, value)
 
 
 def _packages(options: Mapping[str, object], *, delta: bool, kafka: bool) -> list[str]:
