@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.skew import named_keys
-from timely_spark.differential.trace import DIFF, HASH, SEQUENCE, became_negative, consolidate, insert
+from timely_spark.differential.trace import DIFF, SEQUENCE, became_negative, consolidate, insert
 from timely_spark.errors import StateError
 from timely_spark.graph import Context, Partition, Partitioner, States, Vertex, operator
 from timely_spark.operators.rows import key_columns
@@ -18,7 +18,7 @@ from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, numbers
 from timely_spark.state.buffering import BufferingVertex
 from timely_spark.state.grouping import group
-from timely_spark.state.hashing import hashes
+from timely_spark.state.hashing import HASH, hashes
 from timely_spark.state.repartition import repartition as repartitioned
 from timely_spark.state.row_times import EPOCH, epochs_of
 from timely_spark.streams import Stream

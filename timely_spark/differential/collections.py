@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import pyarrow as pa
 
 from timely_spark.differential.consolidation import lasting, transient
-from timely_spark.differential.trace import DIFF, HASH, SEQUENCE
+from timely_spark.differential.trace import DIFF, SEQUENCE
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graph import (
     Skew,
@@ -24,6 +24,7 @@ from timely_spark.graph import (
 from timely_spark.graph.suggest import a_type
 from timely_spark.operators.rows import computed
 from timely_spark.show.table import schema_table
+from timely_spark.state.hashing import HASH
 from timely_spark.streams import Scope, Stream, check_same_scope
 from timely_spark.times import PRODUCT
 

@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from timely_spark.differential.arranged import Arrange, forwarded_schema
 from timely_spark.differential.collections import Collection
 from timely_spark.differential.linear import changed_by
-from timely_spark.differential.trace import HASH, SEQUENCE, consolidation
+from timely_spark.differential.trace import SEQUENCE, consolidation
 from timely_spark.graph import Partition, Partitioner, States
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Hashes, Mask
 from timely_spark.state.batch import Batch
+from timely_spark.state.hashing import HASH
 from timely_spark.state.row_times import EPOCH, with_time
 from timely_spark.streams import Stream
 from timely_spark.times import Time, Timestamp

@@ -28,9 +28,6 @@ DIFF = row_times.DIFF
 SEQUENCE = "__timely_sequence"
 """The column of sequence numbers: the order of changes in an index, or the last one that a join has read."""
 
-HASH = "__timely_hash"
-"""The column of changes from an index that has H of the keys, which its readers then need not compute."""
-
 MOST = 1 << 62
 """A multiplicity that is too large: with what is below it, a sum of two does not wrap around."""
 

@@ -98,7 +98,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def flag_check(function: Callable[..., Any]) -> Callable[[Sequence[Any], Mapping[str, Any]], None]:
     """What checks a call's arguments that are True or False by their annotation: a text would count as True.
 
-    >>> def start(*, replace: "bool" = False): ...
+    >>> def start(*, replace: bool = False): ...
     >>> flag_check(start)((), {"replace": "no"})
     Traceback (most recent call last):
     timely_spark.errors.BadArgument: start: replace='no': True or False was expected (...)

@@ -15,10 +15,10 @@ import pyarrow as pa
 from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding, rows_at
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import run_starts
-from timely_spark.state.hashing import exact, unmix
+from timely_spark.state.hashing import HASH, exact, unmix
 from timely_spark.state.row_times import EPOCH
 
-_HASH, _ROWS = "__timely_hash", "__timely_rows"
+_ROWS = "__timely_rows"
 #: metadata of a stored batch
 _SCHEMA, _CONSTANTS, _KEY = b"timely_schema", b"timely_constants", b"timely_key"
 #: the most rows of a batch that stores each hash once; Arrow's lists have no more
@@ -206,12 +206,12 @@ class Batch:
         hashed = pa.array(self.hashes)
         if self.starts is None:
             table = pa.Table.from_arrays(
-                [*self.rows.columns, hashed], schema=self.rows.schema.append(pa.field(_HASH, pa.uint64()))
+                [*self.rows.columns, hashed], schema=self.rows.schema.append(pa.field(HASH, pa.uint64()))
             )
         else:
             columns = [column.chunk(0) for column in self.rows.columns]
             rows = pa.StructArray.from_arrays(columns, fields=list(self.rows.schema))
-            table = pa.table({_HASH: hashed, _ROWS: pa.ListArray.from_arrays(pa.array(self.starts), rows)})
+            table = pa.table({HASH: hashed, _ROWS: pa.ListArray.from_arrays(pa.array(self.starts), rows)})
         return table.replace_schema_metadata(about)
 
     @classmethod
@@ -219,14 +219,14 @@ class Batch:
         """The batch of a table that `stored` made."""
         about = table.schema.metadata
         schema, constants = pa.ipc.read_schema(pa.py_buffer(about[_SCHEMA])), parse_json(about[_CONSTANTS])
-        hashed, starts = flat(table.column(_HASH)).to_numpy(), None
+        hashed, starts = flat(table.column(HASH)).to_numpy(), None
         if _ROWS in table.schema.names:
             lists = table.column(_ROWS).chunk(0)
             starts, fields = lists.offsets.to_numpy(), list(lists.values.type)
             columns = [lists.values.field(i) for i in range(len(fields))]
             rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
         else:
-            rows = table.drop_columns([_HASH]).replace_schema_metadata(schema.metadata)
+            rows = table.drop_columns([HASH]).replace_schema_metadata(schema.metadata)
         return cls(hashed, distinct, rows, schema, starts, constants, about[_KEY].decode())
 
     @property

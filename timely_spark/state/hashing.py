@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 
 from timely_spark.state.arrow import Hashes, Indices, Mask, flat
 
+HASH = "__timely_hash"
+"""The column that has H of each row, which its readers then need not compute."""
+
 _U = np.uint64
 #: the constants of `mix`: to make one takes as long as to use it
 _ADDED, _FIRST, _SECOND = _U(0x9E37_79B9_7F4A_7C15), _U(0xBF58_476D_1CE4_E5B9), _U(0x94D0_49BB_1331_11EB)

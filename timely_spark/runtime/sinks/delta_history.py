@@ -20,7 +20,8 @@ from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of, first_rows
 from timely_spark.state.bounds import parse_json
 
-_VERSION = re.compile(r"(\d{20})\.json")
+#: A version in the log of a table.
+COMMIT = re.compile(r"(\d{20})\.json")
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class DeltaHistory:
             infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))
         except (OSError, ValueError, NotImplementedError):  # pa.ArrowInvalid is a ValueError
             return []
-        return [int(match[1]) for info in infos if (match := _VERSION.fullmatch(info.base_name))]
+        return [int(match[1]) for info in infos if (match := COMMIT.fullmatch(info.base_name))]
 
     def _lines(self, name: str) -> Commit | None:
         """The content of a file of the log; None if the file was removed or cannot be read."""

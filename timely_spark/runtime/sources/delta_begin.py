@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from timely_spark.graph import integer, refuse
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: The moment from which times are counted, and the unit of times in logs.
+UNIX_EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
 _WITH_OFFSET, _WITHOUT = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
@@ -71,7 +72,7 @@ def read_time(text: str) -> datetime | None:
         read_by_spark = functions.unix_micros(functions.lit(text).try_cast("timestamp"))
         row = session.sql("SELECT 1").select(read_by_spark).first()
         micros = None if row is None else row[0]
-        return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+        return None if micros is None else UNIX_EPOCH + timedelta(microseconds=micros)
     for kind in (_WITH_OFFSET, _WITHOUT):
         with suppress(pa.ArrowInvalid):
             read: datetime = pa.scalar(text).cast(kind).as_py()

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,9 @@ from timely_spark.graph import as_schema, caller, describe, refuse
 from timely_spark.graph.quoting import identifier, table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
+from timely_spark.runtime.sinks.delta_history import COMMIT
 from timely_spark.runtime.sources.arrivals import File, Values
-from timely_spark.runtime.sources.delta_begin import Begin
+from timely_spark.runtime.sources.delta_begin import MILLISECOND, UNIX_EPOCH, Begin
 from timely_spark.runtime.sources.folder import FileSource, Folder
 from timely_spark.state.bounds import parse_json
 
@@ -44,10 +45,7 @@ DIFF = "diff"
 CHANGE = "_change_type"
 #: Features that do not change how files are read. Of column mapping, only the mode "none" does not.
 _HARMLESS = {"timestampNtz", "vacuumProtocolCheck", "columnMapping"}
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
-
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
 
 #: What an action that removes a file may lack.
 _OPTIONAL = ("size", "partitionValues")
@@ -70,7 +68,7 @@ class DeltaLog:
     # -- the log ---------------------------------------------------------------------------------------------
     def newest(self) -> int:
         """The newest version."""
-        if versions := [int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))]:
+        if versions := [int(match[1]) for name in self._names() if (match := COMMIT.fullmatch(name))]:
             return max(versions)
         msg = f"{self.folder.path} is not a Delta table"
         raise self.folder.error(msg, "give the folder that has _delta_log.")
@@ -182,7 +180,7 @@ class DeltaLog:
         """
         system, top = self.folder.place
         infos = system.get_file_info(fs.FileSelector(f"{top}/_delta_log", allow_not_found=True))
-        commits = sorted((int(match[1]), i) for i in infos if (match := _COMMIT.fullmatch(i.base_name)))
+        commits = sorted((int(match[1]), i) for i in infos if (match := COMMIT.fullmatch(i.base_name)))
         modified = (int(info.mtime_ns) // 10**6 for _, info in commits)
         increasing = accumulate(modified, lambda last, at: max(last + 1, at))
         times: dict[int, int] = dict(zip((version for version, _ in commits), increasing, strict=True))
@@ -197,10 +195,10 @@ class DeltaLog:
             info = next(action["commitInfo"] for action in self._actions(version) if "commitInfo" in action)
             return int(info["inCommitTimestamp"])
 
-        at = bisect_left(versions, -((_EPOCH - moment) // _MILLISECOND), key=committed)
+        at = bisect_left(versions, -((UNIX_EPOCH - moment) // MILLISECOND), key=committed)
         if at < len(versions):
             return versions[at]
-        last = (_EPOCH + committed(newest) * _MILLISECOND).isoformat(timespec="milliseconds")
+        last = (UNIX_EPOCH + committed(newest) * MILLISECOND).isoformat(timespec="milliseconds")
         newer = f"the newest, {newest}, is of {last}"
         msg = f"{self.folder.path} has no version since {moment.isoformat()}: {newer}"
         raise self.folder.error(msg, f"from_version={newest + 1} begins with the next one.")

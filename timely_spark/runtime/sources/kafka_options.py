@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +11,9 @@ import pyarrow as pa
 from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.graph import as_schema, caller, integer, refuse, seconds, word
 from timely_spark.runtime.sources.avro import Avro
-from timely_spark.runtime.sources.delta_begin import read_time
+from timely_spark.runtime.sources.delta_begin import MILLISECOND, UNIX_EPOCH, read_time
 from timely_spark.runtime.sources.kafka import METADATA, KafkaSource, Topics
 from timely_spark.runtime.sources.messages import Bytes, Decoder, Json
-
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
 
 
 def kafka_source(
@@ -115,7 +113,7 @@ def _start(start: Any, topics: Sequence[str]) -> Any:
         return start
     moment = read_time(start) if isinstance(start, str) else start
     if isinstance(moment, datetime):
-        return (moment.astimezone(timezone.utc) - _EPOCH) // _MILLISECOND
+        return (moment.astimezone(timezone.utc) - UNIX_EPOCH) // MILLISECOND
     if (
         isinstance(start, Mapping)
         and start.keys() <= {*topics}

@@ -31,7 +31,7 @@ from timely_spark.runtime.storage.cache import Stamp
 from timely_spark.runtime.storage.files import Files
 from timely_spark.state.arrow import Hashes, from_bytes, numbers
 from timely_spark.state.grouping import in_order
-from timely_spark.state.hashing import hashes
+from timely_spark.state.hashing import HASH, hashes
 
 #: Says that a folder is published. Readers of the folder ignore names that begin with an underscore.
 _DECLARED = "_published.json"
@@ -41,8 +41,8 @@ _NAME = re.compile(r"(epoch|snapshot)-(\d{20})\.arrow")
 _MAGIC = 8
 #: Epochs of fewer bytes are not worth a snapshot.
 SMALL = 1 << 20
-#: The column of a sorted snapshot that has H of the keys; and the keys, in the metadata of its schema.
-_HASH, _KEYS = "__timely_hash", b"timely_keys"
+#: The keys of a sorted snapshot, in the metadata of its schema; its column `HASH` has H of the keys.
+_KEYS = b"timely_keys"
 _LAPSED = (
     "start this flow with a new checkpoint, which imports again; publish(lease=) must be longer than it may "
     "be away."
@@ -161,7 +161,7 @@ class Published:
             table = from_bytes(content.slice(_MAGIC))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise LogDamaged.unreadable(self.files.root, name, error) from error
-        columns = [column for column in table.schema.names if column != _HASH]
+        columns = [column for column in table.schema.names if column != HASH]
         return table.select(columns).replace_schema_metadata(None)
 
     def _write(self, epoch: int, names: Iterable[str]) -> None:
@@ -172,7 +172,7 @@ class Published:
         if self.keys:
             hashed, total = _sorted(total, self.keys)
             about = {_KEYS: json.dumps(self.keys)}
-            total = total.append_column(_HASH, pa.array(hashed)).replace_schema_metadata(about)
+            total = total.append_column(HASH, pa.array(hashed)).replace_schema_metadata(about)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, total.schema) as writer:
             writer.write_table(total.combine_chunks())
@@ -225,7 +225,7 @@ def _opened(
     if metadata.get(_KEYS) != json.dumps(keys).encode():  # it was published by other keys then
         hashed, rows = _sorted(rows, keys)
     else:
-        hashed = numbers(table, _HASH)
+        hashed = numbers(table, HASH)
     if (hashed[1:] < hashed[:-1]).any():
         raise LogDamaged.unreadable(files.root, name, "its rows are not in the order of their hashes")
     return Sorted(hashed, rows, distinct=bool((hashed[1:] > hashed[:-1]).all()))
