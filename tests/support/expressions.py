@@ -111,12 +111,31 @@ def failing(expression: BoundExpression, table: pa.Table) -> tuple[list[Any], li
         return plain(expression.evaluate(table)), []
     except ExpressionError:
         pass
-    if table.num_rows == 1:
-        return [None], [0]
-    middle = table.num_rows // 2
-    before, bad = failing(expression, table[:middle])
-    after, more = failing(expression, table[middle:])
-    return before + after, bad + [row + middle for row in more]
+    table = table.select([*expression.columns] or table.column_names[:1])
+    keys = [*zip(*(map(repr, plain(column)) for column in table.columns), strict=True)]
+    first = {key: row for row, key in reversed([*enumerate(keys)])}  # equal rows fail alike
+    numbers = _failing(expression, table.take(pa.array(first.values())))
+    failed = {key for number, key in enumerate(first) if number in numbers}
+    good = [row for row, key in enumerate(keys) if key not in failed]
+    values: list[Any] = [None] * len(keys)
+    for row, value in zip(
+        good, plain(expression.evaluate(table.take(pa.array(good, pa.int64())))), strict=True
+    ):
+        values[row] = value
+    return values, [row for row, key in enumerate(keys) if key in failed]
+
+
+def _failing(expression: BoundExpression, table: pa.Table) -> set[int]:
+    """The numbers of the rows without a value, from halves of halves."""
+    try:
+        expression.evaluate(table)
+    except ExpressionError:
+        if table.num_rows == 1:
+            return {0}
+        middle = table.num_rows // 2
+        after = _failing(expression, table[middle:])
+        return _failing(expression, table[:middle]) | {row + middle for row in after}
+    return set()
 
 
 def same(ours: Any, theirs: Any, *, close: bool = False) -> bool:

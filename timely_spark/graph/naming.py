@@ -165,7 +165,11 @@ def composed(operator: Callable[P, R]) -> Callable[P, R]:
     @wraps(operator)
     def wrapper(*args: P.args, **options: P.kwargs) -> R:
         name: Any = options.get("name")
-        arguments: Any = (getattr(one, "index", one) for one in (*args, *options.values()))
+        # of a stream, which has no `index`, the search for what is like it would take long
+        arguments: list[Any] = [
+            one if hasattr(type(one), "stage") else getattr(one, "index", one)
+            for one in (*args, *options.values())
+        ]
         # of the type: the attributes of a DataFrame are its columns
         stream = next((one for one in arguments if hasattr(type(one), "stage")), None)
         if name is None or stream is None:
