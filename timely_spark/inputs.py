@@ -226,7 +226,7 @@ class Inputs:
                 record its changes; or, at run time, since a version.
         """
         from timely_spark.runtime.errors import TableUnsupported
-        from timely_spark.runtime.sources.delta_begin import Begin
+        from timely_spark.runtime.sources.begin import Begin
         from timely_spark.runtime.sources.delta_log import DeltaSource, spark_frame
         from timely_spark.runtime.sources.folder import Folder
 
@@ -279,7 +279,7 @@ class Inputs:
             TableUnsupported: Spark cannot read it as a stream, or not its changes.
             BadArgument: `from_time` is not a time, or both it and `from_version` are given.
         """
-        from timely_spark.runtime.sources.delta_begin import Begin
+        from timely_spark.runtime.sources.begin import Begin
         from timely_spark.runtime.sources.delta_log import table_frame
 
         begin = Begin.of(from_version, from_time)

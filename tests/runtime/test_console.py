@@ -29,7 +29,7 @@ from timely_spark.errors import GraphError
 from timely_spark.provenance import captured_inputs, inputs_before
 from timely_spark.runtime.handle import console
 from timely_spark.runtime.handle.asked import Asked, TimeSpan
-from timely_spark.runtime.handle.charts import line_chart, seconds_text
+from timely_spark.runtime.handle.charts import line_chart
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.history import LAST, History, PastBatch
 from timely_spark.runtime.handle.row_reasons import RowReasons
@@ -38,6 +38,7 @@ from timely_spark.runtime.storage.hours import hours
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog, failure_file
 from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.show.words import seconds_text
 
 
 @pytest.fixture

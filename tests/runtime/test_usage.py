@@ -13,12 +13,12 @@ import pytest
 import timely_spark as ts
 from tests.support.stepper import Begin
 from timely_spark.runtime.handle import usage
-from timely_spark.runtime.handle.charts import bytes_text
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.usage import DRIVER, JVM, SOURCES, TASKS, Processes, Usage, flow_processes
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.show.words import bytes_text
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from timely_spark.runtime.handle.charts import line_chart
 from timely_spark.runtime.handle.history import convergence
 from timely_spark.runtime.handle.log_view import Progress
-from timely_spark.show.drawing import short_number
 from timely_spark.show.table import Table, escaped
+from timely_spark.show.words import short_number
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow

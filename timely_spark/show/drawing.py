@@ -13,6 +13,7 @@ from timely_spark.errors import TimelyError
 from timely_spark.show.layout import ROOT, STEP, Box, Layout, Point, lay_out
 from timely_spark.show.sketch import CALL, REGION, Arrow, Enclosure, Expand, Sketch, Step
 from timely_spark.show.table import escaped
+from timely_spark.show.words import short_number
 
 if TYPE_CHECKING:
     from timely_spark.methods import Dataflow
@@ -229,19 +230,6 @@ class _Drawn:
 def _way_style(arrow: Arrow) -> tuple[str, float]:
     """The colour and the width of an arrow."""
     return (_EXCHANGE, 2.5) if arrow.costs else (_LOOP, 1.5) if arrow.feedback else (_FAINT, 1.2)
-
-
-def short_number(number: float) -> str:
-    """A number in at most four characters and a unit.
-
-    >>> [short_number(n) for n in (0, 999, 1200, 48_210, 3_000_000)]
-    ['0', '999', '1.2k', '48k', '3M']
-    """
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(number) < 1000 or unit == "T":
-            break
-        number /= 1000
-    return f"{number:.2g}{unit}" if unit and number < 100 else f"{number:.0f}{unit}"
 
 
 def _rect(box: Box, rounded: int, *, fill: str, stroke: str, more: str = "") -> str:

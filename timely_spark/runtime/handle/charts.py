@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 
-from timely_spark.show.drawing import short_number
 from timely_spark.show.table import escaped
+from timely_spark.show.words import UNITS, clock, seconds_text, short_number
 
 #: How many colours the style sheet has: classes `c0` to `c7`.
 COLOURS = 8
@@ -16,45 +15,6 @@ _LEFT, _BELOW, _ABOVE = 58, 18, 8
 _MARKS = 60
 
 Point = tuple[float, float]
-
-
-#: Units of time: below how many seconds one is used, its name, and its seconds.
-_UNITS = ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600), (math.inf, "d", 86_400))
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration with its unit.
-
-    >>> [seconds_text(s) for s in (0, 0.0004, 0.85, 2.34, 75, 7200, 200_000)]
-    ['0 s', '0.4 ms', '850 ms', '2.3 s', '75 s', '2.0 h', '2.3 d']
-    """
-    if not seconds:
-        return "0 s"
-    _, unit, size = next(each for each in _UNITS if seconds < each[0])
-    number = seconds / size
-    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
-
-
-def bytes_text(size: float) -> str:
-    """A size with its unit.
-
-    >>> [bytes_text(n) for n in (1, 4048, 3_200_000, 5_000_000_000)]
-    ['1 B', '4.0 kB', '3.2 MB', '5.0 GB']
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def clock(at: float) -> str:
-    """A moment as hours, minutes and seconds, in UTC.
-
-    >>> clock(0)
-    '00:00:00'
-    """
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S")
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -176,7 +136,7 @@ def _round_up(value: float, text: Callable[[float], str]) -> float:
     >>> _round_up(3.1, short_number), _round_up(0.174, seconds_text), _round_up(2000, seconds_text) / 60
     (4.0, 0.2, 40.0)
     """
-    size = next(unit[2] for unit in _UNITS if value < unit[0] / 2) if text is seconds_text else 1.0
+    size = next(unit[2] for unit in UNITS if value < unit[0] / 2) if text is seconds_text else 1.0
     number = max(value / size, 1.0 if text is short_number else 0.0)
     power = 10.0 ** math.floor(math.log10(number))
     return size * power * next(digit for digit in (1, 2, 3, 4, 5, 6, 8, 10) if number <= digit * power)

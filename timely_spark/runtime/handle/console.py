@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from timely_spark.errors import TimelyError, with_hint
 from timely_spark.runtime.handle.asked import Asked, TimeSpan
 from timely_spark.runtime.handle.assets import SCRIPT, STYLE
-from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import LAST, History
 from timely_spark.runtime.handle.page import Page
 from timely_spark.runtime.handle.row_reasons import RowReasons
@@ -28,6 +27,7 @@ from timely_spark.runtime.handle.together import capture_links, connected_flows,
 from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.show.table import escaped
+from timely_spark.show.words import seconds_text
 
 #: Seconds between two looks at a checkpoint, between two signs of life, and until a browser connects again.
 _EVERY, _SIGN, _AGAIN = 1.0, 15.0, 600.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
-from timely_spark.runtime.handle.charts import bytes_text, seconds_text
 from timely_spark.runtime.storage.hours import HOUR, Hour
+from timely_spark.show.words import bytes_text, seconds_text
 
 _DAY = 24 * HOUR
 

@@ -17,17 +17,7 @@ import pyarrow as pa
 from timely_spark.errors import split_hint
 from timely_spark.graph.schema import RESERVED
 from timely_spark.runtime.handle.asked import Asked, TimeSpan
-from timely_spark.runtime.handle.charts import (
-    Point,
-    bars,
-    bytes_text,
-    clock,
-    line_chart,
-    seconds_text,
-    spark_line,
-    thinned,
-    timeline,
-)
+from timely_spark.runtime.handle.charts import Point, bars, line_chart, spark_line, thinned, timeline
 from timely_spark.runtime.handle.day import since_yesterday
 from timely_spark.runtime.handle.history import Epoch, History, by_box, largest_over_time, quantile
 from timely_spark.runtime.handle.overview import steps
@@ -37,9 +27,10 @@ from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.handle.verdict import Verdict
 from timely_spark.runtime.storage.hours import HOUR, Hour, hours
 from timely_spark.runtime.storage.manifest import Delivered
-from timely_spark.show.drawing import Marks, short_number, sketch_svg
+from timely_spark.show.drawing import Marks, sketch_svg
 from timely_spark.show.sketch import CALL, Arrow, Sketch, Step
 from timely_spark.show.table import ROWS, cell, counted, escaped, listed
+from timely_spark.show.words import bytes_text, clock, seconds_text, short_number
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import TimelyError
 from timely_spark.graph import caller
-from timely_spark.runtime.handle.charts import bytes_text
 from timely_spark.runtime.handle.history import History, by_box, largest_over_time
-from timely_spark.show.drawing import short_number
 from timely_spark.show.sketch import Sketch
+from timely_spark.show.words import bytes_text, short_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

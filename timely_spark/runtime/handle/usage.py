@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timely_spark.runtime.handle.charts import bytes_text, seconds_text
 from timely_spark.runtime.storage.files import Files
+from timely_spark.show.words import bytes_text, seconds_text
 
 DRIVER, JVM, TASKS, SOURCES = "driver", "JVM", "tasks", "sources"
 #: The kind of a process below the JVM, by a part of its command line; others are of their parent's kind.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from timely_spark.errors import split_hint
-from timely_spark.runtime.handle.charts import seconds_text
 from timely_spark.runtime.handle.history import History, quantile
 from timely_spark.runtime.handle.status import AGAIN, STARTS, Status
 from timely_spark.show.table import counted
+from timely_spark.show.words import seconds_text
 from timely_spark.times.refined import time_text
 
 #: The least iterations after which a loop whose changes do not fall counts as diverging.

@@ -29,7 +29,7 @@ from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sinks.delta_history import COMMIT
 from timely_spark.runtime.sources.arrivals import File, Values
-from timely_spark.runtime.sources.delta_begin import MILLISECOND, UNIX_EPOCH, Begin
+from timely_spark.runtime.sources.begin import MILLISECOND, UNIX_EPOCH, Begin
 from timely_spark.runtime.sources.folder import FileSource, Folder
 from timely_spark.state.bounds import parse_json
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from timely_spark.errors import BadArgument, SchemaError
 from timely_spark.graph import as_schema, caller, integer, refuse, seconds, word
 from timely_spark.runtime.sources.avro import Avro
-from timely_spark.runtime.sources.delta_begin import MILLISECOND, UNIX_EPOCH, read_time
+from timely_spark.runtime.sources.begin import MILLISECOND, UNIX_EPOCH, read_time
 from timely_spark.runtime.sources.kafka import METADATA, KafkaSource, Topics
 from timely_spark.runtime.sources.messages import Bytes, Decoder, Json
 

@@ -1,4 +1,4 @@
-"""`Begin`: the version or time from which a Delta table is read."""
+"""`Begin`: the version or time from which a source is read; and the times in users' texts."""
 
 from __future__ import annotations
 

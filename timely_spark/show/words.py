@@ -1,0 +1,57 @@
+"""Numbers, sizes, durations and moments in few characters."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+
+#: Units of time: below how many seconds one is used, its name, and its seconds.
+UNITS = ((1, "ms", 0.001), (120, "s", 1), (7200, "min", 60), (172_800, "h", 3600), (math.inf, "d", 86_400))
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with its unit.
+
+    >>> [seconds_text(s) for s in (0, 0.0004, 0.85, 2.34, 75, 7200, 200_000)]
+    ['0 s', '0.4 ms', '850 ms', '2.3 s', '75 s', '2.0 h', '2.3 d']
+    """
+    if not seconds:
+        return "0 s"
+    _, unit, size = next(each for each in UNITS if seconds < each[0])
+    number = seconds / size
+    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+
+
+def bytes_text(size: float) -> str:
+    """A size with its unit.
+
+    >>> [bytes_text(n) for n in (1, 4048, 3_200_000, 5_000_000_000)]
+    ['1 B', '4.0 kB', '3.2 MB', '5.0 GB']
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def clock(at: float) -> str:
+    """A moment as hours, minutes and seconds, in UTC.
+
+    >>> clock(0)
+    '00:00:00'
+    """
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%H:%M:%S")
+
+
+def short_number(number: float) -> str:
+    """A number in at most four characters and a unit.
+
+    >>> [short_number(n) for n in (0, 999, 1200, 48_210, 3_000_000)]
+    ['0', '999', '1.2k', '48k', '3M']
+    """
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(number) < 1000 or unit == "T":
+            break
+        number /= 1000
+    return f"{number:.2g}{unit}" if unit and number < 100 else f"{number:.0f}{unit}"
