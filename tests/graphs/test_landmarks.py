@@ -11,8 +11,9 @@ import pytest
 
 import timely_spark as ts
 from tests.support.turns import in_turn
-from timely_spark.errors import GraphError, SchemaError
+from timely_spark.errors import GraphError, SchemaError, VertexError
 from timely_spark.graphs import distance_bounds, landmarks
+from timely_spark.testing import run
 
 LONGS = "src long, dst long"
 NODES = [[(0, 1), (3, 1), (77, 1)], [], [(0, -1)], [(5, 2)]]
@@ -84,6 +85,21 @@ def test_bounds_hold(follows, changing, how) -> None:
     }
 
     follows(lambda edges, nodes, pairs: distance_bounds(landmarks(edges, nodes), pairs), bounds, given, **how)
+
+
+def test_only_the_least_distances_must_be_within_64_bits() -> None:
+    """The way there and back is beyond them, and so is the sum of the distances to landmark 4."""
+    flow = ts.Dataflow("large")
+    edges = flow.input("edges", f"{LONGS}, weight long").collection()
+    near = landmarks(edges, flow.input("nodes", "node long").collection(), weight="weight")
+    distance_bounds(near, edges.select("src", "dst")).changes().capture("out")
+    weights = {"edges": [[(1, 2, 5), (2, 4, 2**62)]]}
+
+    assert run(flow, weights | {"nodes": [[4, 1]]})["out"].rows() == {
+        0: [(1, 2, 5, 5, 1), (2, 4, 2**62, 2**62, 1)]
+    }
+    with pytest.raises(VertexError, match=r"(?s)test_landmarks.*overflow, of {'src': 1.*\nHint: .*double"):
+        run(flow, {"edges": [[(1, 2, 2), (1, 4, 2**62), (2, 4, 2**62)]], "nodes": [[4]]})
 
 
 def test_invalid_arguments_are_refused() -> None:

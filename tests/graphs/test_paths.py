@@ -193,14 +193,19 @@ def test_an_invalid_weight_stops_the_flow_and_is_named(weight) -> None:
         run(flow, {"edges": [[(1, 2, 0.5), (2, 1, weight)]], "roots": [[1]]})
 
 
-def test_a_distance_that_is_too_large_stops_the_flow() -> None:
+def test_a_distance_that_is_too_large_stops_the_flow_and_a_longer_path_does_not() -> None:
     flow = ts.Dataflow("large")
-    edges = flow.input("edges", f"{LONGS}, weight long").collection()
+    edges = flow.input("edges", f"{LONGS}, weight long, diff long").collection(diff="diff")
     sssp(edges, flow.input("roots", "node long").collection()).changes().capture("out")
+    long = [(1, 2, 2**62, 1), (2, 3, 2**62, 1), (2, 1, 2**62, 1)]
+    short = [(1, 4, 1, 1), (4, 5, 1, 1), (5, 3, 1, 1)]
 
-    why = r"(?s)test_paths.*distance.*weight.*: overflow, of {.*'weight': 46116.*\nHint: .*double"
+    rows = run(flow, {"edges": [long + short], "roots": [[1]]})["out"].rows()
+    assert rows == {0: [(1, 0, 1), (2, 2**62, 1), (3, 3, 1), (4, 1, 1), (5, 2, 1)]}
+
+    why = r"(?s)test_paths.*overflow, of {'node': 3, 'distance': 9223372036854775807}\nHint: .*double"
     with pytest.raises(VertexError, match=why):
-        run(flow, {"edges": [[(1, 2, 2**62), (2, 3, 2**62)]], "roots": [[1]]})
+        run(flow, {"edges": [long + short, [(1, 4, 1, -1)]], "roots": [[1], []]})
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -9,7 +9,7 @@ from timely_spark.authors import algorithm, caller, check_collection, check_colu
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import nodes_of
-from timely_spark.graphs.paths import sum_of, weighed
+from timely_spark.graphs.paths import sum_of, weighed, within_limit
 
 
 @algorithm
@@ -51,25 +51,27 @@ def landmarks(
     Raises:
         GraphError: `edges` or `nodes` is not a collection.
         SchemaError: a column is missing, ends and nodes are not of one flat type, or weights no numbers.
-        VertexError: when it runs: a weight is null, negative or not finite; a distance is too large.
+        VertexError: when it runs: a weight is null, negative or not finite; a distance in integers, the least
+            of a node and landmark, is 2^63 - 1 or more.
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
     graph = weighed("landmarks", edges, src, dst, weight)
     start = nodes_of("landmarks", nodes, node, graph)
     graph, start = graph.together("landmarks", start)
-    zero = pc.scalar(pa.scalar(0, graph.schema.field("weight").type))
-    start = start.distinct().select("node", landmark="node", distance=zero)
+    kind = graph.schema.field("weight").type
+    start = start.distinct().select("node", landmark="node", distance=pc.scalar(pa.scalar(0, kind)))
     back = graph.select("weight", src="dst", dst="src").select(*graph.schema.names)
     links = graph.concat(back).min("weight", keys=["src", "dst"]).arrange("src")
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        longer = sum_of(graph, pc.field("distance"), pc.field("weight"), hops=weight is None)
+        longer = sum_of(kind, "distance", "weight")
         farther = steps.select("landmark", node="dst", distance=longer).select("node", "landmark", "distance")
         return farther.concat(start).min("distance", keys=["node", "landmark"])
 
-    return start.iterate(hop, name=name)
+    distances = start.iterate(hop, name=name)
+    return distances if weight is None else within_limit(distances, "distance")
 
 
 @algorithm
@@ -108,7 +110,7 @@ def distance_bounds(
     Raises:
         GraphError: `distances` or `pairs` is not a collection.
         SchemaError: a column is missing, or nodes are not of one type.
-        VertexError: when it runs: a sum of two distances is beyond 64 bits.
+        VertexError: when it runs: the upper bound of a pair is 2^63 - 1 or more.
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
@@ -124,7 +126,8 @@ def distance_bounds(
     of_dst = distances.select("node", "landmark", other="distance")
     both = from_src.join(of_dst, left=["dst", "landmark"], right=["node", "landmark"])
     first, second = pc.field("distance"), pc.field("other")
-    each = both.select("src", "dst", lower=pc.abs_checked(first - second), upper=first + second)
+    total = sum_of(both.schema.field("distance").type, "distance", "other")
+    each = both.select("src", "dst", lower=pc.abs_checked(first - second), upper=total)
     lower = each.select("src", "dst", "lower").max("lower", keys=["src", "dst"])
-    upper = each.select("src", "dst", "upper").min("upper", keys=["src", "dst"])
+    upper = within_limit(each.select("src", "dst", "upper").min("upper", keys=["src", "dst"]), "upper")
     return lower.join(upper, on=["src", "dst"], name=name)

@@ -13,6 +13,9 @@ from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import edges_of, nodes_of
 
+#: a distance that is as great or greater
+_FAR = 2**63 - 1
+
 
 @algorithm
 def bfs(
@@ -95,8 +98,8 @@ def sssp(
     Raises:
         GraphError: `edges` or `roots` is not a collection.
         SchemaError: a column is missing, ends and roots are not of one flat type, or weights no numbers.
-        VertexError: when it runs: a weight is null, negative or not finite; a distance in integers is
-            beyond 64 bits (in doubles, one that is too large is infinite).
+        VertexError: when it runs: a weight is null, negative or not finite; a distance in integers, the least
+            of a node, is 2^63 - 1 or more (in doubles, one that is too large is infinite).
 
     Source: the algorithm of Bellman (1958) and Ford (1956).
     """
@@ -128,24 +131,32 @@ def weighed(
 def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:
     """The least sums of weights from the roots."""
     edges, roots = edges.together(algorithm, roots)
-    zero = pc.scalar(pa.scalar(0, edges.schema.field("weight").type))
-    # a sum that may overflow would wait for each iteration to be complete
-    longer = sum_of(edges, pc.field("distance"), pc.field("weight"), hops=algorithm == "bfs")
-    start = roots.distinct().select("node", distance=zero)
+    kind = edges.schema.field("weight").type
+    start = roots.distinct().select("node", distance=pc.scalar(pa.scalar(0, kind)))
     links = edges.arrange("src")
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        farther = steps.select(node="dst", distance=longer)
+        farther = steps.select(node="dst", distance=sum_of(kind, "distance", "weight"))
         return farther.concat(start).min("distance", keys="node")
 
-    return start.iterate(hop, name=name)
+    distances = start.iterate(hop, name=name)
+    return distances if algorithm == "bfs" else within_limit(distances, "distance")
 
 
-def sum_of(edges: Collection, distance: Any, weight: Any, *, hops: bool) -> Any:
-    """The sum of a distance and a weight: an error if it overflows, as a number of hops does not."""
-    checked = pa.types.is_integer(edges.schema.field("weight").type) and not hops
-    return pc.add_checked(distance, weight) if checked else pc.add(distance, weight)
+def sum_of(kind: pa.DataType, one: str, other: str) -> pc.Expression:
+    """The sum of two distances. Beyond 64 bits it is the greatest integer: another path may be shorter."""
+    total = pc.add(pc.field(one), pc.field(other))
+    if pa.types.is_floating(kind):
+        return total
+    return pc.if_else(pc.less(total, pc.scalar(0)), pc.scalar(_FAR), total)
+
+
+def within_limit(distances: Collection, column: str) -> Collection:
+    """The least distances: it is an error if one of these is beyond 64 bits."""
+    if pa.types.is_floating(distances.schema.field(column).type):
+        return distances
+    return distances.where(pc.greater(pc.add_checked(pc.field(column), pc.scalar(1)), pc.scalar(0)))
 
 
 def _checked(edges: Any, *, signed: bool) -> Any:
