@@ -109,7 +109,8 @@ class Placement:
         leave = [rank for rank in self._slow if rank in before]
         if not leave or 2 * len(leave) > len(by_process):
             return ""
-        self.text, places = "; ".join(self._left(name(at), at, factors[at]) for at in leave), [*self.places]
+        self.text = "; ".join(self._move_text(name(at), at, factors[at]) for at in leave)
+        places = [*self.places]
         moved = [worker for rank in leave for worker in self._hosted(rank)]
         for worker in moved:
             stay = (rank for rank in by_process if rank not in leave)
@@ -117,7 +118,7 @@ class Placement:
         self.places, self._moved, self._compared = tuple(places), (moved, self._effort(moved)), 0
         return self.text
 
-    def _left(self, name: str, rank: int, factor: float) -> str:
+    def _move_text(self, name: str, rank: int, factor: float) -> str:
         moved = f"workers {', '.join(map(str, self._hosted(rank)))} have moved from it"
         return f"{name} took {factor:.1f} times as long as others for equal work: {moved}"
 

@@ -118,7 +118,7 @@ def betweenness(
     through = waits.where(pc.scalar(False)).iterate(backwards)  # noqa: FBT003 - an expression
     # a node is not between itself and others; this also keeps a row for each node
     zero = every.select("node", through=pc.scalar(0.0))
-    between = through.map_batches(_own, through.schema).select("node", "through").concat(zero)
+    between = through.map_batches(_with_sources, through.schema).select("node", "through").concat(zero)
     total = between.reduce_batches(_added, "through double", keys="node")
     half = pc.scalar(1.0 if directed else 0.5)
     return total.select("node", betweenness=pc.field("through") * half, name=name)
@@ -166,7 +166,7 @@ def _sums(values: Doubles, count: Indices, groups: Groups) -> Doubles:
     return totals
 
 
-def _own(rows: pa.Table) -> pa.Table:
+def _with_sources(rows: pa.Table) -> pa.Table:
     """The parts, with 0 for a source itself."""
     own = pa.array(same(rows, rows, ["node"], ["source"]))
     place = rows.schema.get_field_index("through")

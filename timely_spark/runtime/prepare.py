@@ -143,7 +143,7 @@ class Prepared:
         Raises:
             TimelyError: Spark does not run here, the packages cannot be had, or another process makes it.
         """
-        with _alone(self.folder):
+        with _locked(self.folder):
             self._index.unlink(missing_ok=True)
             _make(self.home, self.archive, packages)
             self._index.write_text(json.dumps(self._contents()))
@@ -264,12 +264,12 @@ def prepare(
     Raises:
         TimelyError: Spark does not run here, the packages cannot be had, or another process makes them.
     """
-    with _alone(classes.parent):
+    with _locked(classes.parent):
         _make(home, classes, packages, check)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Refuse to prepare a folder that another process prepares: two JVMs would write one archive."""
     lock = Lock(Files(folder))
     if not lock.acquire():

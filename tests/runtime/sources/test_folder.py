@@ -689,7 +689,7 @@ def test_a_file_that_the_storage_does_not_give_is_not_to_be_mended(
 ) -> None:
     pq.write_table(TABLE, tmp_path / "a.parquet")
     refused = OSError(number, os.strerror(number), "a.parquet")
-    monkeypatch.setattr(Folder, "_own", lambda *_: (_ for _ in ()).throw(refused))
+    monkeypatch.setattr(Folder, "_columns_of", lambda *_: (_ for _ in ()).throw(refused))
     with pytest.raises(BadFile, match=r"(?s)a\.parquet cannot be read.*Hint: (give|raise|check) ") as error:
         rows(folder_of(tmp_path), as_schema("n long"))
     assert "mend it" not in str(error.value)

@@ -120,7 +120,7 @@ class Sent:
         read: dict[str, Read] = {}
         foreign = False
         for name, source in self.sources.items():
-            if name in reaching and isinstance(source, JournaledSource) and self._listed_here:
+            if name in reaching and isinstance(source, JournaledSource) and self._lists_files:
                 read[name] = present(source, name, log.files)
             elif name in reaching:
                 foreign = spark
@@ -140,7 +140,7 @@ class Sent:
         return covers
 
     @property
-    def _listed_here(self) -> bool:
+    def _lists_files(self) -> bool:
         """Whether this process sees the files that the query's driver lists."""
         return self.idle is None or not self.idle.remote
 

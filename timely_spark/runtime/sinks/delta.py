@@ -101,14 +101,14 @@ class DeltaSink(Sink):
             )
             raise OutputMismatch(msg, hint=hint)
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
-        self._folder = self._here(session)
+        self._folder = self._local_folder(session)
         present = self._properties(session)
         if output.resumed:
             self._check_own(present)
         schema = self._schema(output, self._table(session).toDF().columns if present is not None else [])
         if present is None:
             present = self._make(session, schema, {**self._own, **mapping})
-            self._folder = self._here(session)
+            self._folder = self._local_folder(session)
         table = self._table(session)
         # Delta computes the table's state to answer this
         place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
@@ -325,8 +325,8 @@ class DeltaSink(Sink):
             return DeltaTable.forPath(session, self.target)
         return DeltaTable.forName(session, self._sql)
 
-    def _here(self, session: SparkSession) -> str | None:
-        """The folder of a table that is given by its folder, if that is surely on this machine."""
+    def _local_folder(self, session: SparkSession) -> str | None:
+        """The folder of a table that a path names; None if it may be on another machine, or is not there."""
         folder = self.is_path and on_one_machine(session) and not self.target.startswith(_MOUNTS)
         return self.target if folder and Path(self.target, "_delta_log").is_dir() else None
 

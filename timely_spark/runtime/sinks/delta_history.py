@@ -63,7 +63,7 @@ class DeltaHistory:
             ours: list[int] = []
             # the last may have come after a RESTORE that the check before the write did not see
             while len(ours) < 2 and (commit := self._commit(version)) is not None:
-                if (transaction := self._own(commit)) is not None:
+                if (transaction := self._transaction(commit)) is not None:
                     self.last = max(self.last, transaction)
                     ours.append(version)
                 version -= 1
@@ -115,7 +115,7 @@ class DeltaHistory:
             complete = not self._delivered or self._is_complete_after(
                 commit, complete=self._complete[version]
             )
-            if (transaction := self._own(commit)) is not None:
+            if (transaction := self._transaction(commit)) is not None:
                 self._complete.clear()
                 self._delivered = True
                 self._newest_own = transaction
@@ -151,7 +151,7 @@ class DeltaHistory:
             undone ^= _files(later)
         return False
 
-    def _own(self, commit: Commit) -> int | None:
+    def _transaction(self, commit: Commit) -> int | None:
         """The number of the output's transaction in a commit; None if it has none."""
         transactions = (action["txn"] for action in commit if "txn" in action)
         return next((int(one["version"]) for one in transactions if one["appId"] == self.app), None)

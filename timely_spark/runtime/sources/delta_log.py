@@ -133,7 +133,7 @@ class DeltaLog:
         return [
             *(
                 self._file(one, "-1")
-                for one in self._with_nulls(self._whole(removed, version), actions, version)
+                for one in self._with_nulls(self._completed(removed, version), actions, version)
             ),
             *(self._file(action, "1") for action in added),
         ]
@@ -149,7 +149,7 @@ class DeltaLog:
         none = dict.fromkeys(columns)
         return [one | {"partitionValues": none | dict(one.get("partitionValues") or ())} for one in files]
 
-    def _whole(self, removed: list[Action], version: int) -> list[Action]:
+    def _completed(self, removed: list[Action], version: int) -> list[Action]:
         """Removals with the size and the values of their partition, which are optional there."""
         if all(action.get(name) is not None for action in removed for name in _OPTIONAL):
             return removed

@@ -73,21 +73,21 @@ def folded(paths: Iterable[Path]) -> set[Path]:
 def intervals(schema: pa.Schema) -> set[Path]:
     """The intervals of days and times in a file of Parquet that Spark wrote, which are plain microseconds."""
 
-    def found(kind: Any, at: Path) -> Iterator[Path]:
+    def paths(kind: Any, at: Path) -> Iterator[Path]:
         match kind:
             case str() if kind.startswith("interval "):  # those of months are 32 bits, which Arrow refuses
                 yield at
             case {"fields": fields}:
                 for field in fields:
-                    yield from found(field["type"], (*at, field["name"]))
+                    yield from paths(field["type"], (*at, field["name"]))
             case {"elementType": element}:
-                yield from found(element, (*at, _ELEMENT))
+                yield from paths(element, (*at, _ELEMENT))
             case {"keyType": key, "valueType": value}:
-                yield from found(key, (*at, _ELEMENT, "key"))
-                yield from found(value, (*at, _ELEMENT, "value"))
+                yield from paths(key, (*at, _ELEMENT, "key"))
+                yield from paths(value, (*at, _ELEMENT, "value"))
 
     written = (schema.metadata or {}).get(_SPARK)
-    return set() if written is None else set(found(loads(written), ()))
+    return set() if written is None else set(paths(loads(written), ()))
 
 
 def with_instants(fragment: Any) -> pa.Schema:

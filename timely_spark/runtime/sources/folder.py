@@ -267,7 +267,7 @@ class Folder:
             raise self.error(msg, hint)
         with self.reading(newest.path):
             fragment = self._fragment(newest.path, pa.schema([]), ())
-            own = self._own(fragment)
+            own = self._columns_of(fragment)
             columns = {field.name: self._inferred(newest.path, field) for field in own}
             if empty := [name for name, kind in columns.items() if pa.types.is_null(kind)]:
                 hint = f'give one: files(..., schema="{empty[0]} string, ...").'
@@ -284,14 +284,14 @@ class Folder:
         """The columns of a file, which has all those of the schema."""
         keys = self._values(file.path, file.values)
         with self.reading(file.path):
-            names: Sequence[str] = self._own(self._fragment(file.path, schema, keys)).names
+            names: Sequence[str] = self._columns_of(self._fragment(file.path, schema, keys)).names
             self._check(file.path, names, schema, schema.names, dict(keys), all_of_them=True)
         return names
 
     def _opens(self, path: str) -> bool:
         try:
             with self.reading(path):
-                self._own(self._fragment(path, pa.schema([]), ()))
+                self._columns_of(self._fragment(path, pa.schema([]), ()))
         except BadFile:
             return False
         return True
@@ -344,7 +344,7 @@ class Folder:
             place = fs.PyFileSystem(fs.FSSpecHandler(Decompressed(place)))
         return self.format.make_fragment(path, place, partition_expression=expression)
 
-    def _own(self, fragment: Any) -> pa.Schema:
+    def _columns_of(self, fragment: Any) -> pa.Schema:
         """The columns that a file has."""
         if self.kind == "json":
             with self.place[0].open_input_stream(fragment.path) as file:
@@ -435,7 +435,7 @@ class Folder:
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
                 opened = partial(self.place[0].open_input_stream, path)
-                if (own := unless_empty(self._own, fragment, opened)) is None:
+                if (own := unless_empty(self._columns_of, fragment, opened)) is None:
                     continue
                 present = {*own.names, *dict(values)}
                 if self.newest_columns and (new := {*own.names} - {*self.newest_columns, *schema.names}):
