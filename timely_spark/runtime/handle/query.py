@@ -429,10 +429,10 @@ class Query:
 
         Args:
             target: a probe, an output's or probe's name, or an epoch; None means all outputs and probes.
-            epoch: the epoch; None means the epochs of all that the inputs have now: what handles have sent,
-                files, versions of tables, captured epochs. Of a DataFrame they have what a micro-batch reads
-                that begins after the call. With manual epochs and columns of epochs: all epochs that are
-                closed then.
+            epoch: the epoch; None means all that the inputs have at the call: what handles have sent, files,
+                versions of tables, captured epochs; of a DataFrame, what a micro-batch reads that begins
+                after the call. With manual epochs: all epochs that are closed at the call. With a column of
+                epochs: those that are closed when all of it is read.
             timeout: seconds; None means without limit.
 
         Returns:
