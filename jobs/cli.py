@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 def _local(place: Any) -> Path | None:
     """A directory of this machine; None: a URI, a table of a catalog, or nothing."""
     text = str(place)
-    if place is None or "://" in text or ("." in text and "/" not in text):
+    if place is None or "://" in text or _in_catalog(text):
         return None
     return Path(text).resolve()
 
@@ -105,7 +105,12 @@ def progress(parser: argparse.ArgumentParser) -> None:
 
 def table(text: str) -> str:
     """A Delta table: a directory, or by its dots the name of one in a catalog."""
-    return text if {"/", "."} & {*text} else f"./{text}"
+    return text if "/" in text or _in_catalog(text) else f"./{text}"
+
+
+def _in_catalog(text: str) -> bool:
+    """Whether it names a table by its parts; `.` and `..` are directories."""
+    return "/" not in text and "." in text.strip(".")
 
 
 def read_table(spark: SparkSession, table: str) -> DataFrame:

@@ -35,9 +35,12 @@ HEAVY = OPTIONAL | {
 
 @pytest.mark.slow
 def test_the_package_loads_nothing_heavy() -> None:
-    asked = [sys.executable, "-c", "import sys, timely_spark; print(*sys.modules)"]
-    loaded = set(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split())
+    text = "import sys, timely_spark; print(*sys.modules); import timely_spark.__main__; print(*sys.modules)"
+    asked = [sys.executable, "-c", text]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    loaded, by_command = (set(line.split()) for line in lines)
     assert HEAVY & loaded == set()
+    assert {"pandas", "pyspark"} & by_command == set()
     assert len(loaded) < 500, sorted(loaded)
 
 

@@ -103,7 +103,14 @@ def test_the_command_explains_the_order_and_refuses_without_a_checkpoint(folder:
     assert main(command) == 1
     assert "--checkpoint" in capsys.readouterr().err
     assert main(["run", f"{folder}/none"]) == 1
-    assert "No such file" in capsys.readouterr().err
+    assert f"run {folder}/none: No such file or directory\nHint: give a folder" in capsys.readouterr().err
+    (folder / "wrong.py").write_text("def f(:")
+    assert main(["run", f"{folder}/wrong.py"]) == 1
+    assert f'File "{folder}/wrong.py", line 1\n' in capsys.readouterr().err
+    (folder / "wrong.py").unlink()
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    assert main(["run", f"{folder}/picture.png"]) == 1
+    assert f"{folder}/picture.png is not a text in UTF-8" in capsys.readouterr().err
     (folder / "views.py").write_text(VIEWS.replace("large.select", "large.selects"))
     assert main([*command, "--explain"]) == 1
     assert f"({folder}/views.py:10)\nHint: did you mean select" in capsys.readouterr().err

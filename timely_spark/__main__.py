@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -200,7 +201,10 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     try:
         pipeline = read_pipeline(options.path, dict(one.split("=", 1) for one in options.set))
     except OSError as error:
-        return _failed(error)
+        hint = "give a folder of files of SQL and Python, or one such file."
+        return _failed(with_hint(f"run {error.filename}: {error.strerror}", hint))
+    except SyntaxError as error:  # in a file of Python
+        return _failed("".join(traceback.format_exception_only(error)).rstrip())
     if options.explain:
         print(pipeline.explain(options.checkpoint))  # noqa: T201
         return 0
@@ -279,7 +283,8 @@ def _served(options: argparse.Namespace) -> int:
     try:
         server = Server(checkpoints, address=options.address, port=options.port, slo=options.slo)
     except (OSError, OverflowError) as error:
-        return _failed(f"cannot listen at {options.address}:{options.port}: {error}")
+        hint = "choose another --port; 0 takes one that is free."
+        return _failed(with_hint(f"cannot listen at {options.address}:{options.port}: {error}", hint))
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

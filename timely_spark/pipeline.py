@@ -460,14 +460,19 @@ def read_pipeline(path: str | os.PathLike[str], parameters: Mapping[str, str]) -
     Raises:
         OSError: there is no such file or folder.
         SqlError: a statement is of another kind, lacks its place or a parameter, or reads an unknown table.
-        GraphError: nothing is kept, a name is defined twice, or views read each other.
+        GraphError: nothing is kept, a name is defined twice, views read each other, or a file is not a text.
     """
     place, definitions = Path(path), list[Definition]()
     for file in _files(place) if place.is_dir() else [place]:
         if file.suffix == ".py":
             definitions += views_of_file(str(file))
         else:
-            definitions += read_statements(file.read_text(encoding="utf-8"), parameters, str(file))
+            try:
+                text = file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                msg = f"{file} is not a text in UTF-8: {error}"
+                raise GraphError(msg, hint="give files of SQL (*.sql) or of Python (*.py).") from None
+            definitions += read_statements(text, parameters, str(file))
     return Pipeline.of(definitions, parameters, str(place))
 
 

@@ -372,7 +372,8 @@ def test_no_place_is_read_and_written_or_twice(
     rest = ["--edges", str(tmp_path / "in"), "--checkpoint", str(tmp_path / "ck")]
     for table in ("s3://bucket/in", "catalog.schema.in", str(tmp_path / "in2")):
         assert edges.arguments("").parse_args([*rest, "--output", table]).output == table
-    assert edges.arguments("").parse_args([*rest, "--output", "out"]).output == "./out"  # not in a catalog
+    for table in ("out", ".", ".."):  # not in a catalog
+        assert edges.arguments("").parse_args([*rest, "--output", table]).output == f"./{table}"
 
 
 @pytest.mark.slow

@@ -103,13 +103,13 @@ def pregel(
     Returns:
         The nodes and edges after the last superstep; the nodes are a collection, so they are `Graph.nodes`.
 
-    **Columns:** `nodes`: `node`, and any others but nested ones; `edges`: `src`, `dst` of the same
-    type, any others. Records with a null there are ignored, as are messages to what is not a node. A program
-    gets ``node``, the nodes' columns, ``msg`` (or the message's columns; null without a message), then the
-    aggregators. A message is computed from ``src``, ``dst``, the edge's columns, and those of its ends, as
-    ``src_rank`` and ``dst_rank`` for a column ``rank``. `mutate` gets nodes with ``node``, their columns, and
-    with `halt` ``halted``, which is false for a new node. Out: ``node`` and the nodes' columns; ``src``,
-    ``dst`` and the edges' columns.
+    **Columns:** `nodes`: `node`, and any others but nested ones; `edges`: `src`, `dst` of the same type, any
+    others. Records with a null there are ignored, as are messages to what is not a node. A program gets
+    ``node`` (so called also with `node="id"`), the nodes' columns, ``msg`` (or the message's columns; null
+    without a message), then the aggregators. A message is computed from ``src``, ``dst``, the edge's columns,
+    and those of its ends, as ``src_rank`` and ``dst_rank`` for a column ``rank``. `mutate` gets nodes with
+    ``node``, their columns, and with `halt` ``halted``, which is false for a new node. Out: ``node`` and the
+    nodes' columns; ``src``, ``dst`` and the edges' columns.
 
     Example:
         The greatest number in each component, by GraphX's kind of program:

@@ -49,12 +49,13 @@ def _size(value: Any) -> int:
         return sum(part.nbytes for part in value.parts)
     if isinstance(value, _ARRAYS):
         return value.nbytes
-    if _is_pandas(value):  # whose `__sizeof__` reads all texts
+    if is_pandas(value):  # whose `__sizeof__` reads all texts
         return int(np.sum(value.memory_usage()))
     return sys.getsizeof(value, 0)
 
 
-def _is_pandas(value: Any) -> bool:
+def is_pandas(value: Any) -> bool:
+    """Whether it is a table, a column or an index of pandas."""
     pandas = sys.modules.get("pandas")  # which takes long to import
     return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index)
 
@@ -65,6 +66,6 @@ def _parts(value: Any) -> Collection[Any]:
         return value.values()
     if isinstance(value, list | tuple | set | frozenset | deque):
         return value
-    if isinstance(value, (Arrangement, *_ARRAYS, ModuleType)) or _is_pandas(value) or callable(value):
+    if isinstance(value, (Arrangement, *_ARRAYS, ModuleType)) or is_pandas(value) or callable(value):
         return ()
     return vars(value).values() if hasattr(value, "__dict__") else ()

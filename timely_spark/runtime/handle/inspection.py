@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from timely_spark.compiler.summary import PlanSummary
@@ -29,6 +28,7 @@ from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import from_bytes
 from timely_spark.state.codec import Codec, unpack_json
+from timely_spark.state.memory import is_pandas
 from timely_spark.state.row_times import EPOCH
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
@@ -418,8 +418,8 @@ def _table(value: Any) -> pa.Table:
     """An attribute of a vertex as a table."""
     if isinstance(value, Arrangement):
         value = _concat(value.batches())
-    elif isinstance(value, pd.DataFrame | pd.Series):
-        value = pa.Table.from_pandas(value.to_frame() if isinstance(value, pd.Series) else value)
+    elif is_pandas(value):
+        value = pa.Table.from_pandas(value.to_frame() if value.ndim == 1 else value)
     if isinstance(value, pa.Table):
         own = {name: _plain(name) for name in value.schema.names if name.startswith(RESERVED)}
         apart = _apart(value, _OF_TRACES) if own else value
