@@ -957,3 +957,13 @@ abs(make_dt_interval(j))
 DATE '2024-01-31' + (INTERVAL '1' DAY)
 DATE '2024-01-31' + (DATE '2024-01-31' - DATE '2024-01-01')
 (TIMESTAMP '2024-01-03 00:00:00' - TIMESTAMP '2024-01-01 12:00:00') div INTERVAL '1' DAY
+(i, s)
+(i AS v, s || s)
+transform(a, x -> struct(x, i))
+transform(a, x -> (x, x + 1, s))
+s + INTERVAL '36' HOUR
+INTERVAL '1' MONTH + CAST(day AS string)
+CAST(day AS string) - INTERVAL 2 DAYS
+DATE '2024-01-31' + make_ym_interval(0, i) * j
+CAST(CAST(n AS float) AS int)
+CAST(CAST(n * 3000000000 AS float) AS bigint)

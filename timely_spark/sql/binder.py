@@ -14,7 +14,7 @@ from timely_spark.graph.arguments import nearest
 from timely_spark.sql import parse, terms, types
 from timely_spark.sql.functions.casts import castable
 from timely_spark.sql.parse import exp
-from timely_spark.sql.registry import FUNCTIONS, apply_function
+from timely_spark.sql.registry import FUNCTIONS, Failed, apply_function
 from timely_spark.sql.terms import Rows, Term
 from timely_spark.sql.types import INTEGERS, name_of
 
@@ -192,7 +192,7 @@ class ExpressionBinder:
         fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
             problem = f"{name.removeprefix('$')} of ({', '.join(map(name_of, kinds))})"
-            raise self.refuse(node, problem, f"it takes {function.takes or 'values of one type'}.")
+            raise self.refuse(node, problem, f"it takes ({function.takes or 'values of one type'}).")
         # the first rule with the fewest casts
         expected, kind = min(
             fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], kinds, strict=True))
@@ -213,9 +213,10 @@ class ExpressionBinder:
             return
         try:
             apply_function(call.function, values, 0, result=call.type, zone=self.zone)
-        except pa.ArrowException as error:
-            problem = str(error).partition("\n")[0]
-            hint = next((one for words, one in _OF_PATTERNS.items() if words in problem), WRITE)
+        except (pa.ArrowException, Failed) as error:
+            problem = error.problem if isinstance(error, Failed) else str(error).partition("\n")[0]
+            of_kernel = error.hint if isinstance(error, Failed) else WRITE
+            hint = next((one for words, one in _OF_PATTERNS.items() if words in problem), of_kernel)
             raise self.refuse(node, problem, hint) from error
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:

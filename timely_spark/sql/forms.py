@@ -146,6 +146,9 @@ def added(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus
         return _between(binder, node, binder.cast(left, right.type, node), right)
     if is_interval(left.type) and is_interval(right.type):
         return binder.call(node, "$minus" if minus else "$plus", left, right)
+    if left.type == pa.string() and is_interval(right.type):  # the text of a time
+        time = binder.cast(left, types.timestamp(binder.zone), node)
+        return binder.cast(_moved(binder, node, time, right, minus=minus), pa.string(), node)
     return binder.call(node, "-" if minus else "+", left, right)
 
 
@@ -322,7 +325,8 @@ def _in(binder: ExpressionBinder, node: Any) -> Term:
     if node.args.get("query") is not None:
         raise binder.refuse(node, "IN (query) in an expression", "join the collection with how='semi'.")
     if not node.expressions:
-        raise binder.refuse(node, "IN without values", "write a value, or a query.")
+        hint = "write a value, or a query, in parentheses; of an array array_contains(a, x)."
+        raise binder.refuse(node, "IN without values in parentheses", hint)
     subject, *values = binder.together(node, [binder.bind(node.this), *binder.many(node.expressions)])
     return _negated(binder, node, binder.called(node, "in", [subject, *values]))
 
@@ -353,7 +357,11 @@ def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
     name, subject = _LIKES[type(node).__name__], binder.bind(node.this)
     patterns = [node.expression]
     if several in {"Any", "All"}:
-        patterns = node.expression.this.expressions or [node.expression.this.this]
+        listed = node.expression.this
+        if not isinstance(listed, exp.Tuple | exp.Paren):
+            hint = f"write LIKE {several.upper()} ('a%', 'b%')."
+            raise binder.refuse(node, f"{several.upper()} of patterns without parentheses", hint)
+        patterns = listed.expressions or [listed.this]
     # NOT LIKE ALL is like none of them
     each = [_negated(binder, node, binder.call(node, name, subject, one, escape)) for one in patterns]
     return terms.logical(each, decides=several == "Any")

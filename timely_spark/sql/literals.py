@@ -68,7 +68,7 @@ def named_type(node: exp.Expression, zone: str) -> pa.DataType | None:
             else None
         )
     inner = [named_type(getattr(one, "kind", None) or one, zone) for one in node.expressions]
-    if None in inner:
+    if None in inner or len(inner) != {"ARRAY": 1, "MAP": 2}.get(kind, len(inner)):
         return None
     if kind == "ARRAY":
         return types.array_of(inner[0])

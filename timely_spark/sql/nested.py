@@ -44,9 +44,13 @@ def _map(binder: ExpressionBinder, node: Any) -> Term:
 
 def _name(node: Any, default: str) -> str:
     """The name of a field that is a value."""
-    return str(node.alias_or_name if type(node).__name__ in {"Alias", "Column", "Dot"} else default)
+    return str(node.alias_or_name if type(node).__name__ in _NAMED else default)
 
 
+_NAMED = {"Alias", "Column", "Dot", "Identifier"}
+
+
+@syntax("Tuple")
 @special("struct")
 def _struct(binder: ExpressionBinder, node: Any) -> Term:
     values = [binder.bind(unaliased(one)) for one in node.expressions]
@@ -67,12 +71,6 @@ def _named_struct(binder: ExpressionBinder, node: Any) -> Term:
 def _of_fields(names: Sequence[str], values: Sequence[Term]) -> Term:
     kind = pa.struct([(name, one.type) for name, one in zip(names, values, strict=True)])
     return terms.Struct(kind, tuple(values))
-
-
-@syntax("Tuple")
-def _tuple(binder: ExpressionBinder, node: Any) -> Term:
-    names = [one.alias or f"col{n}" for n, one in enumerate(node.expressions, 1)]
-    return _of_fields(names, [binder.bind(unaliased(one)) for one in node.expressions])
 
 
 @syntax("Bracket")
@@ -202,8 +200,8 @@ def _zip_with(binder: ExpressionBinder, node: Any) -> Term:
 @special("map_zip_with", 3, 3)
 def _map_zip_with(binder: ExpressionBinder, node: Any) -> Term:
     maps = _operands(binder, node, node.expressions[:2], pa.types.is_map, "two maps and a function")
-    key = types.common_of(one.type.key_type for one in maps)
-    if key is None:
+    keys_of = [one.type.key_type for one in maps]
+    if (key := types.common_of(keys_of)) is None or types.mixes_texts(keys_of):
         raise binder.refuse(node, "map_zip_with of maps of other keys", "cast them to one type.")
     maps = [binder.cast(one, pa.map_(key, one.type.item_type), node) for one in maps]
     keys = binder.called(node, "array_union", [binder.called(node, "map_keys", [one]) for one in maps])

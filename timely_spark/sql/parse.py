@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from timely_spark.errors import GraphError, SqlError
 from timely_spark.graph import caller, offset
+from timely_spark.sql import strict
 
 
 class _Trees:
@@ -33,35 +34,6 @@ _OWN_SYNTAX = {
     *("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR", "OVERLAY"),
     *("ARGMAX", "ARGMIN", "ARG_MAX", "ARG_MIN", "PERCENTILE_APPROX"),
     *("APPROX_PERCENTILE", "LISTAGG", "STRING_AGG"),
-}
-
-
-#: by sqlglot's name of a node its parts that are read, or refused with their own words, where it has others
-_PARTS = {
-    "Select": "with_ kind expressions hint distinct into from_ match laterals joins connect prewhere where "
-    "group having qualify windows distribute sort cluster order limit offset locks sample",
-    **dict.fromkeys(
-        ("Union", "Except", "Intersect"), "with_ this expression distinct by_name order limit offset"
-    ),
-    "Table": "this alias db laterals joins pivots sample",
-    "Subquery": "this alias with_ laterals joins pivots order limit offset sample lateral",
-    "Join": "this on side kind using method hint",
-    "Window": "this partition_by order spec alias over",
-    "Ordered": "this desc nulls_first",
-    "Order": "this expressions",
-    "Group": "expressions grouping_sets cube rollup all",
-    "Limit": "expression limit_options",
-    "CTE": "this alias materialized",
-    "With": "expressions recursive",
-    "Values": "expressions alias",
-    "Lateral": "this view outer alias",
-    "Star": "except_ replace rename",
-    "NthValue": "this offset",
-    "Pivot": "expressions fields unpivot include_nulls alias columns identify_pivot_strings "
-    "prefixed_pivot_columns pivot_column_naming value_columns_first",
-    "In": "this expressions query negate",
-    "Between": "this low high negate",
-    **dict.fromkeys(("Cast", "TryCast"), "this to safe"),
 }
 
 
@@ -116,33 +88,9 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
-        arguments: Any = node.iter_expressions() if isinstance(node, exp.Anonymous | exp.AggFunc) else ()
-        queries: list[Any] = [one for one in arguments if isinstance(one, exp.Query)]
-        for one in queries:
-            if not isinstance(one, exp.Subquery):
-                hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
-                problem = "a query as an argument, without parentheses of its own"
-                raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
-        if isinstance(node, exp.SetOperation):
-            _check_sides(text, node, step)
-        parts = _PARTS.get(type(node).__name__)
-        if parts is None:
-            continue
-        for name, value in node.args.items():
-            if value and name not in parts.split():
-                what = f"{name.strip('_').upper().replace('_', ' ')} in {type(node).__name__.upper()}"
-                problem, hint = f"{what} is not supported", "leave it out."
-                raise mistake(text, start_of(node) or 0, problem, hint=hint, step=step)
+        for wrong, problem, hint in strict.problems(node):
+            raise mistake(text, start_near(wrong) or 0, problem, hint=hint, step=step)
     return _regrouped(text, tree, step)
-
-
-def _check_sides(text: str, node: Any, step: str) -> None:
-    """Refuse clauses of a side of a set operation; sqlglot moves those behind the last side to the whole."""
-    for side in (node.this, node.expression):
-        if isinstance(side, exp.Select) and any(map(side.args.get, ("order", "limit", "offset"))):
-            hint = "put this SELECT into parentheses."
-            problem = "ORDER BY or LIMIT before a set operation"
-            raise mistake(text, start_of(side) or 0, problem, hint=hint, step=step)
 
 
 def _regrouped(text: str, tree: exp.Expression, step: str) -> exp.Expression:
@@ -234,36 +182,6 @@ def _first_of(kind: Any) -> Callable[[list[Any]], Any]:
     return build
 
 
-def _listed(parser: Any, parse: Callable[[], Any], sep: Any = None) -> list[Any]:
-    """The items between commas, where sqlglot takes a comma with nothing before or behind it.
-
-    An item may be nothing: sqlglot first tries the arguments of `array(NULL, 'c')` as types.
-    """
-    tokens, items = needs_sqlglot().TokenType, [parse()]
-    comma = sep or tokens.COMMA
-    ends = {tokens.SENTINEL, tokens.R_PAREN, tokens.FROM, tokens.ALIAS, tokens.ROWS, tokens.RANGE, comma}
-    ends |= {*parser.QUERY_MODIFIER_TOKENS, *parser.SET_OPERATIONS}
-    if items[0] is None and parser._match(comma, advance=False):  # noqa: SLF001 - there is no other name
-        parser.raise_error("nothing is before a comma")
-    while parser._match(comma):  # noqa: SLF001
-        items.append(parse())
-        if items[-1] is None and parser._match_set(ends, advance=False):  # noqa: SLF001
-            parser.raise_error("nothing is behind a comma")
-    return [one for one in items if one is not None]
-
-
-def _joins(parse: Any) -> Any:
-    """Read joins, where sqlglot takes `FROM a,` for `FROM a`."""
-
-    def join(parser: Any, *arguments: Any, **options: Any) -> Any:
-        comma = parser._match(needs_sqlglot().TokenType.COMMA, advance=False)  # noqa: SLF001
-        if (joined := parse(parser, *arguments, **options)) is None and comma:
-            parser.raise_error("nothing is behind a comma")
-        return joined
-
-    return join
-
-
 @cache
 def dialect() -> Any:
     """Spark's dialect, in which scalar functions keep their names and arguments as they are written.
@@ -329,10 +247,9 @@ def dialect() -> Any:
         return operand if number else exp.Anonymous(this="positive", expressions=[operand])
 
     names = {
+        **strict.methods(SparkParser),
         "_match_pair": pair,
-        "_parse_csv": _listed,
         "_parse_bracket": bracket,
-        "_parse_join": _joins(SparkParser._parse_join),  # noqa: SLF001 - there is no other name
         # a parameter may be called as a keyword is: `:from`
         "COLON_PLACEHOLDER_TOKENS": {
             *SparkParser.COLON_PLACEHOLDER_TOKENS,

@@ -61,7 +61,9 @@ _UNITS = (*MONTHS_OF, *DAYS_OF, *MICROS_OF)
 
 def _unit(binder: ExpressionBinder, node: Any) -> str:
     unit = str(node.expressions[0].name).upper()
-    if unit not in _UNITS or node.expressions[0].is_string:
+    if node.expressions[0].is_string:
+        raise binder.refuse(node, f"the unit of time {unit} is a text", f"write {unit} without quotes.")
+    if unit not in _UNITS:
         raise binder.refuse(node, f"{unit} is not a unit of time", f"the units are {', '.join(_UNITS)}.")
     return unit
 

@@ -109,7 +109,7 @@ def _integer_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures
 
 
 def _float_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    x, (least, most) = to_numpy(a), _limits(to)
+    x, (least, most) = to_numpy(a).astype(np.float64), _limits(to)
     # as Spark: what rounds down to the least or up to the greatest fits; 2.0 ** 63 becomes the greatest
     down, up = np.floor(x), np.ceil(x)
     bad = ~((down <= most) & (up >= least))

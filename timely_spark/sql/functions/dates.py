@@ -450,8 +450,10 @@ for _operator, _sign in (("$plus", 1), ("$minus", -1)):
 
 @spark_function("$times", "daytime, number -> daytime", "months, number -> months")
 def _times(a: Value, by: Value, *, result: pa.DataType, failures: Failures) -> Any:
+    x, y = np.atleast_1d(to_numpy(a)).astype(np.int64), _factor(by)
     with np.errstate(all="ignore"):
-        return _scaled(np.atleast_1d(to_numpy(a)) * _factor(by), result, failures)
+        _out_of_range(failures, np.abs(x * np.float64(1) * y - (product := x * y)) > 2.0**62)  # it wrapped
+        return _scaled(product, result, failures)
 
 
 @spark_function("$over", "daytime, number -> daytime", "months, number -> months")
