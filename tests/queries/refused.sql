@@ -231,3 +231,5 @@ SELECT a FROM t WHERE c LIKE ANY 'x'
 SELECT INTERVAL INTERVAL '1 day'
 SELECT CAST(a AS map) FROM t
 SELECT map_zip_with(map(1, 'a'), map('1', 'b'), (k, x, y) -> x) FROM t
+SELECT INTERVAL '1' MONTH + c FROM t
+SELECT array((a, b), (1, 2)) FROM t

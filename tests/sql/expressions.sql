@@ -962,8 +962,13 @@ DATE '2024-01-31' + (DATE '2024-01-31' - DATE '2024-01-01')
 transform(a, x -> struct(x, i))
 transform(a, x -> (x, x + 1, s))
 s + INTERVAL '36' HOUR
-INTERVAL '1' MONTH + CAST(day AS string)
+INTERVAL '1' HOUR + CAST(day AS string)
 CAST(day AS string) - INTERVAL 2 DAYS
 DATE '2024-01-31' + make_ym_interval(0, i) * j
 CAST(CAST(n AS float) AS int)
 CAST(CAST(n * 3000000000 AS float) AS bigint)
+(i, s) = (1, 'x')
+(i, s) IN ((1, 'a'), (j, t))
+(i, s) <=> p
+p BETWEEN (1, 'a') AND (2, 'b')
+CASE p WHEN (1, 'a') THEN i END

@@ -246,9 +246,10 @@ class ExpressionBinder:
             return terms.Constant(to, value)
         return call
 
-    def together(self, node: exp.Expression, values: Sequence[Term]) -> list[Term]:
-        """Terms cast to their common type."""
-        kind = types.common_of(one.type for one in values)
+    def together(self, node: exp.Expression, values: Sequence[Term], *, named: bool = True) -> list[Term]:
+        """Terms cast to their common type; where fields are not `named`, they may have any names."""
+        kinds = [one.type for one in values]
+        kind = types.common_of(kinds if named else types.named_alike(kinds))
         if kind is None:
             kinds = ", ".join(name_of(one.type) for one in values)
             raise self.refuse(node, f"{self.sql(node)} has values of {kinds}", "cast them to one type.")

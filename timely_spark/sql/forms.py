@@ -146,7 +146,7 @@ def added(binder: ExpressionBinder, node: Any, left: Term, right: Term, *, minus
         return _between(binder, node, binder.cast(left, right.type, node), right)
     if is_interval(left.type) and is_interval(right.type):
         return binder.call(node, "$minus" if minus else "$plus", left, right)
-    if left.type == pa.string() and is_interval(right.type):  # the text of a time
+    if left.type == pa.string() and right.type == INTERVAL:  # the text of a time
         time = binder.cast(left, types.timestamp(binder.zone), node)
         return binder.cast(_moved(binder, node, time, right, minus=minus), pa.string(), node)
     return binder.call(node, "-" if minus else "+", left, right)
@@ -327,7 +327,8 @@ def _in(binder: ExpressionBinder, node: Any) -> Term:
     if not node.expressions:
         hint = "write a value, or a query, in parentheses; of an array array_contains(a, x)."
         raise binder.refuse(node, "IN without values in parentheses", hint)
-    subject, *values = binder.together(node, [binder.bind(node.this), *binder.many(node.expressions)])
+    compared = [binder.bind(node.this), *binder.many(node.expressions)]
+    subject, *values = binder.together(node, compared, named=False)
     return _negated(binder, node, binder.called(node, "in", [subject, *values]))
 
 

@@ -301,6 +301,11 @@ def same_but_names(a: pa.DataType, b: pa.DataType) -> bool:
     return a == b or (nested and all(same_but_names(x.type, y.type) for x, y in zip(*parts, strict=True)))
 
 
+def named_alike(kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
+    """Types that are compared: those that differ from the first in names of fields only, as the first."""
+    return [kinds[0] if same_but_names(kind, kinds[0]) else kind for kind in kinds]
+
+
 def _fields(kind: pa.DataType) -> list[pa.Field]:
     """The fields that a nested type has."""
     if of.is_map(kind):

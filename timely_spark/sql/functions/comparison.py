@@ -17,7 +17,7 @@ from timely_spark.sql.types import is_float
 
 
 def _alike(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
-    kind = types.common_of(kinds)
+    kind = types.common_of(types.named_alike(kinds))
     nested = kind is not None and pa.types.is_nested(kind)
     wrong = kind is None or pa.types.is_map(kind) or (nested and types.mixes_texts(kinds))
     return None if wrong else ([kind] * len(kinds), pa.bool_())
