@@ -251,8 +251,8 @@ class ExpressionBinder:
         kinds = [one.type for one in values]
         kind = types.common_of(kinds if named else types.named_alike(kinds))
         if kind is None:
-            kinds = ", ".join(name_of(one.type) for one in values)
-            raise self.refuse(node, f"{self.sql(node)} has values of {kinds}", "cast them to one type.")
+            shown = ", ".join(name_of(one.type) for one in values)
+            raise self.refuse(node, f"{self.sql(node)} has values of {shown}", "cast them to one type.")
         return [self.cast(one, kind, node) for one in values]
 
     def condition(self, node: exp.Expression) -> Term:
