@@ -184,11 +184,10 @@ class FromItems(Subqueries):
             return self.views[matches[0]]
         names = sorted(self.views)
         hint = near(name, names) or f"the tables are {', '.join(names) or 'none'}."
-        around = node.find_ancestor(exp.CTE)
-        while around is not None and around.alias.lower() != name.lower():
-            around = around.find_ancestor(exp.CTE)
-        if around is not None:
-            hint = "write WITH RECURSIVE, as it reads itself."
+        if any(one.alias.lower() == name.lower() for one in node.root().find_all(exp.CTE)):
+            hint = "write WITH RECURSIVE, where a query may read itself, and those behind it."
+        elif name.lower() in self.binder.created:
+            hint = f"write CREATE VIEW {name} before it."
         raise self.binder.refuse(node, f"no table {name}", hint)
 
     def lateral(self, node: Any, left: FromItem, side: str, join: Any) -> FromItem:

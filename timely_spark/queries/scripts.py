@@ -41,6 +41,7 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
     trees = [parse.checked(text, tree) for tree in trees]
     binder = QueryBinder(text, clauses=clauses, zone=session_zone())
+    binder.created = {written_name(one.this).lower() for one in trees if isinstance(one, exp.Create)}
     for tree in trees:
         for one in tree.find_all(sqlglot.exp.Identifier):
             if one.name in MEANT:

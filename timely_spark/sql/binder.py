@@ -107,8 +107,10 @@ class ExpressionBinder:
             raise self.refuse(node, f"{text} is of several rows, not of one", hint)
         if isinstance(node, exp.Query | exp.Subquery):
             raise self.refuse(node, "a query in an expression", "join the collection instead.")
+        kind = type(node).__name__
         hint = "select it alone, or by LATERAL VIEW." if isinstance(node, exp.UDTF) else WRITE
-        raise self.refuse(node, f"{text} ({type(node).__name__}) is not supported", hint)
+        hint = _INSTEAD_OF.get(kind, hint)
+        raise self.refuse(node, f"{kind.upper()} ({text}) is not supported", hint)
 
     def many(self, nodes: Sequence[exp.Expression]) -> list[Term]:
         """The terms of several nodes."""
@@ -224,7 +226,8 @@ class ExpressionBinder:
             if name in _INSTEAD:
                 raise self.refuse(node, f"no function {name!r}", f"write {_INSTEAD[name]}")
             hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
-            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions])
+            aggregates = map(str.lower, parse.dialect().Parser.FUNCTIONS)
+            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions, *aggregates])
             raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
         return terms.UserCall(own.type, name, tuple(arguments), own.function, self.sql(node))
 
@@ -236,7 +239,7 @@ class ExpressionBinder:
             return terms.Constant(to, pa.scalar(None, to))
         if not castable(term.type, to):
             problem = f"{name_of(term.type)} cannot be cast to {name_of(to)}"
-            raise self.refuse(node, problem, WRITE)
+            raise self.refuse(node, problem, "cast it to string first, or take a part of it.")
         call = terms.FunctionCall(to, name, (term,), self.zone, self.sql(node))
         if isinstance(term, terms.Constant):
             try:
@@ -273,6 +276,13 @@ _OF_PATTERNS = {
     "regex": "write the pattern otherwise: \\X, \\G and the flags d, u, U and x are not supported.",
     "the escape": "write the escape twice for itself, or name another one: LIKE 'a#%' ESCAPE '#'.",
     "the pattern": "years are y, months M, days d, hours H, minutes m, seconds s: 'yyyy-MM-dd HH:mm:ss'.",
+}
+#: by sqlglot's name of what other systems have, what to write
+_INSTEAD_OF = {
+    "JSONExtract": "write get_json_object(text, '$.a').",
+    "JSONExtractScalar": "write get_json_object(text, '$.a').",
+    "Slice": "write slice(a, first, length).",
+    "Star": "list the columns; count(*) counts rows.",
 }
 #: functions of Spark's that are missing, and what to write
 _INSTEAD = {

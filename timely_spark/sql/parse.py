@@ -336,9 +336,9 @@ def _parsed(text: str, kind: Any = None, step: str = "") -> exp.Expression:
         problem = _readable(first.get("description") or str(error), first.get("highlight") or "")
         raise mistake(text, _offset(text, first), problem, hint=_HINT, step=step) from error
     except sqlglot.errors.TokenError as error:
-        raise mistake(
-            text, error.start or 0, "a text or a name does not end", hint=_HINT, step=step
-        ) from error
+        place = re.search(r"from \d+:(\d+)$", str(error.__cause__))  # of the quote
+        problem = "a text or a name does not end" if place else "a comment does not end"
+        raise mistake(text, int(place[1]) if place else 0, problem, hint=_HINT, step=step) from error
     if len(trees) != 1 or trees[0] is None:
         raise mistake(
             text, 0, f"this is not one {'statement' if kind is None else 'expression'}", hint=_HINT, step=step
