@@ -233,3 +233,4 @@ SELECT CAST(a AS map) FROM t
 SELECT map_zip_with(map(1, 'a'), map('1', 'b'), (k, x, y) -> x) FROM t
 SELECT INTERVAL '1' MONTH + c FROM t
 SELECT array((a, b), (1, 2)) FROM t
+SELECT mask(c, 'XX') FROM t

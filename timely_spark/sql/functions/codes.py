@@ -111,9 +111,13 @@ def _mask(
     lower: pa.Scalar = pa.scalar("x"),  # noqa: B008
     digit: pa.Scalar = pa.scalar("n"),  # noqa: B008
     other: pa.Scalar = pa.scalar(None, pa.string()),  # noqa: B008
+    *,
+    failures: Failures,
 ) -> Any:
-    table = {"Lu": upper.as_py(), "Ll": lower.as_py(), "Nd": digit.as_py()}
-    rest = other.as_py()
+    characters = [one.as_py() for one in (upper, lower, digit, other)]
+    wrong = [one for one in characters if one is not None and len(one) != 1]
+    failures.at(bool(wrong), f"mask by {', '.join(map(repr, wrong))}", "give one character, or NULL.")
+    rest, table = characters[3], dict(zip(("Lu", "Ll", "Nd"), characters, strict=False))
 
     def masked(one: str) -> str:
         if one > "\uffff":  # Java has two characters for it
