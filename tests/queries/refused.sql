@@ -234,3 +234,7 @@ SELECT map_zip_with(map(1, 'a'), map('1', 'b'), (k, x, y) -> x) FROM t
 SELECT INTERVAL '1' MONTH + c FROM t
 SELECT array((a, b), (1, 2)) FROM t
 SELECT mask(c, 'XX') FROM t
+SELECT sum(b) OVER (ORDER BY a ROWS) FROM t
+SELECT string_agg(DISTINCT) FROM t
+SELECT x FROM t LEFT JOIN LATERAL explode(l) (x)
+SELECT a FROM t WHERE a BETWEEN BETWEEN 1 AND 2

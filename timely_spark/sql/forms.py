@@ -307,11 +307,6 @@ def _elt(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$item", listed, binder.call(node, "-", number, one))
 
 
-@special("current_timezone", 0, 0)
-def _current_timezone(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.constant(pa.scalar(binder.zone))
-
-
 @syntax("Between")
 def _is_between(binder: ExpressionBinder, node: Any) -> Term:
     operand = binder.bind(node.this)
@@ -485,13 +480,6 @@ def _from_json(binder: ExpressionBinder, node: Any) -> Term:
 def _typeof(binder: ExpressionBinder, node: Any) -> Term:
     (operand,) = binder.many(node.expressions)
     return binder.constant(pa.scalar(name_of(operand.type)))
-
-
-@special("time_bucket", 2, 3)
-def _time_bucket(binder: ExpressionBinder, node: Any) -> Term:
-    if any(one.find(exp.Column) for one in node.expressions[::2]):
-        raise binder.refuse(node, "a width or an origin of time_bucket that varies", "write literals.")
-    return binder.call(node, "$time_bucket", *node.expressions)
 
 
 _ROUNDINGS = {"round": "round", "bround": "bround", "ceil": "ceil", "ceiling": "ceil", "floor": "floor"}

@@ -35,7 +35,10 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
         "CHAR or VARCHAR without a length: write string",
     ),
     "_parse_alias": (lambda _, words, __: words[-1] != "AS", "AS without a name"),
-    "_parse_table_alias": (lambda _, words, __: words[-1] != "AS", "AS without a name"),
+    "_parse_table_alias": (
+        lambda before, words, _: words[-1] != "AS" and (before, words[0]) != (")", "("),
+        "names of columns without that of a table",
+    ),
     "_parse_window_spec": (_is_bound, "write a frame as ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"),
 }
 
@@ -80,12 +83,9 @@ def _written(parse: Any, fine: Fine, problem: str) -> Any:
     def read(parser: Any, *arguments: Any, **options: Any) -> Any:
         first = parser._index
         parsed = parse(parser, *arguments, **options)
-        words = [_word(one) for one in parser._tokens[first : parser._index]]
-        if (
-            parsed is not None
-            and words
-            and not fine(_word(parser._tokens[first - 1]), words, _word(parser._curr))
-        ):
+        words = [_word(one) for one in parser._tokens[first : parser._index]] or [""]
+        before, after = _word(parser._tokens[first - 1]), _word(parser._curr)
+        if parsed is not None and not fine(before, words, after):
             parser.raise_error(problem)
         return parsed
 
@@ -169,7 +169,7 @@ _ENDING = {
     "INTERSECT",
     "END OF TEXT",
 }
-_NEVER = {("SELECT", "AS"), ("INTERVAL", "INTERVAL")}
+_NEVER = {("SELECT", "AS"), ("WITH", "AS"), ("INTERVAL", "INTERVAL"), ("BETWEEN", "BETWEEN")}
 _PAIRS = {"(": ")", "[": "]"}
 
 
@@ -224,8 +224,10 @@ def _of_arguments(node: Any) -> Problems:
         if isinstance(one, exp.Query) and not isinstance(one, exp.Subquery):
             hint = "write f((SELECT ...)); a list of its rows is (SELECT collect_list(x) FROM ...)."
             yield node, "a query as an argument, without parentheses of its own", hint
-        if isinstance(one, exp.Order) and one.this is None:
-            yield node, "ORDER BY without a value before it", "write f(x ORDER BY y)."
+        if (isinstance(one, exp.Order) and one.this is None) or (
+            isinstance(one, exp.Distinct) and not any(one.expressions)
+        ):
+            yield node, f"{type(one).__name__.upper()} of no value", "write f(x ORDER BY y), f(DISTINCT x)."
 
 
 def _of_alias(node: Any) -> Problems:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from timely_spark.sql.binder import ExpressionBinder, special, syntax
 from timely_spark.sql.calendar import DAYS_OF, MICROS_OF, MONTHS_OF
+from timely_spark.sql.parse import exp
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import INTERVAL, MONTHS, is_date_or_time, is_interval, name_of
 
@@ -103,3 +104,15 @@ def _timestampdiff(binder: ExpressionBinder, node: Any) -> Term:
         return binder.call(node, "datediff", *node.expressions)
     unit = binder.constant(pa.scalar(_unit(binder, node)))
     return binder.call(node, "$timestampdiff", unit, *node.expressions[1:])
+
+
+@special("time_bucket", 2, 3)
+def _time_bucket(binder: ExpressionBinder, node: Any) -> Term:
+    if any(one.find(exp.Column) for one in node.expressions[::2]):
+        raise binder.refuse(node, "a width or an origin of time_bucket that varies", "write literals.")
+    return binder.call(node, "$time_bucket", *node.expressions)
+
+
+@special("current_timezone", 0, 0)
+def _current_timezone(binder: ExpressionBinder, node: Any) -> Term:
+    return binder.constant(pa.scalar(binder.zone))
