@@ -143,7 +143,7 @@ def test_stopped_here_and_there_a_flow_goes_on_with_other_workers(
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     flow=st.sampled_from(sorted(FLOWS)),
     edges=EDGES,

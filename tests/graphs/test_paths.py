@@ -20,7 +20,7 @@ from timely_spark.graphs import bfs, sssp
 from timely_spark.testing import run
 
 WINDOWS = [
-    (10, 20, 40),
+    (10, 20, 16),
     pytest.param(100, 200, 10, marks=pytest.mark.campaign),
     (100, 2000, 1),
     pytest.param(10, 20, 1000, marks=[pytest.mark.campaign, pytest.mark.timeout(1800)]),

@@ -45,7 +45,7 @@ def test_edges_change_and_degrees_pass_powers_of_two(follows, changing, workers,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "edges", "rounds"),
-    [(10, 20, 16), pytest.param(30, 200, 10, marks=pytest.mark.campaign), (30, 400, 1)],
+    [(10, 20, 8), pytest.param(30, 200, 10, marks=pytest.mark.campaign), (30, 400, 1)],
 )
 def test_a_window_slides(follows, window, nodes, edges, rounds) -> None:
     follows(triangles, threes, {"edges": (LONGS, window(nodes, edges, rounds))}, workers=2)

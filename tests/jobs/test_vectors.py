@@ -53,14 +53,13 @@ def test_centres_are_those_of_lloyd_to_the_last_bit_while_points_come_and_go(wor
     kmeans.kmeans(there, start).changes().capture("out")
     epochs = [
         [(*row, 1) for row in rows[:120]],
-        [(*row, 1) for row in rows[120:]],
-        [(*row, -1) for row in rows[50:90]],
+        [*((*row, 1) for row in rows[120:]), *((*row, -1) for row in rows[50:90])],
     ]
     first = [(n, *map(float, row[1:])) for n, row in enumerate(rows[:60:20])]
 
-    out = run(flow, {"points": epochs, "centres": [first, [], []]}, workers=workers, seed=workers)["out"]
+    out = run(flow, {"points": epochs, "centres": [first, []]}, workers=workers, seed=workers)["out"]
 
-    at = (points[:120], points, np.concatenate([points[:50], points[90:]]))
+    at = (points[:120], np.concatenate([points[:50], points[90:]]))
     for epoch, present in enumerate(at):
         table = ts.snapshot(out, at=epoch).sort_by("centre")
         found = np.stack([table[axis].to_numpy() for axis in axes], axis=1)

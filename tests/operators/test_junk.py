@@ -309,7 +309,7 @@ def test_a_call_with_other_arguments_than_there_are_names_them(call: Callable[[]
 
 
 @pytest.mark.slow
-@pytest.mark.share(12)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("called", CALLS)
 def test_other_functions_accept_junk_or_raise_a_typed_error(called: str) -> None:
     bare = []

@@ -19,7 +19,7 @@ from tests.support.outside.spark import spark
 FOLDER = Path(__file__).parent / "outside"
 BESIDE = Path(__file__).parents[3] / "shared" / "sqllogic"
 #: some seconds of the campaign's minutes
-EVERY_RUN = ("exists-basic", "in-having", "inner-join", "unpivot")
+EVERY_RUN = ("exists-having", "in-multiple-columns", "inner-join", "unpivot")
 
 
 def counts() -> dict[str, dict[str, str]]:

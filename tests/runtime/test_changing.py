@@ -43,7 +43,8 @@ def modulo(period: int) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("period", "workers"), [(2, 1), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((3, 3), (5, 2)))]
+    ("period", "workers"),
+    [(2, 1), pytest.param(3, 3, marks=pytest.mark.slow), pytest.param(5, 2, marks=pytest.mark.campaign)],
 )
 def test_a_loop_that_goes_round_is_told_with_its_cycle(
     period: int, workers: int, begin: Any, tmp_path: Path
