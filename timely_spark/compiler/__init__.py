@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from timely_spark.compiler.compile import compile_plan
-from timely_spark.compiler.plan import Channel, Node, Plan, PlanInput
+from timely_spark.compiler.plan import Node, Plan
 
-__all__ = ["Channel", "Node", "Plan", "PlanInput", "compile_plan"]
+__all__ = ["Node", "Plan", "compile_plan"]

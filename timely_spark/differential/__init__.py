@@ -22,11 +22,10 @@ from __future__ import annotations
 
 from timely_spark.differential.collections import Collection, CollectionVariable
 from timely_spark.differential.delta_queries import wcoj
-from timely_spark.differential.linear import collection
 from timely_spark.differential.snapshots import snapshot
-from timely_spark.differential.trace import DIFF, consolidate
+from timely_spark.differential.trace import DIFF
 from timely_spark.graph import load_operators
 
-__all__ = ["DIFF", "Collection", "CollectionVariable", "collection", "consolidate", "snapshot", "wcoj"]
+__all__ = ["DIFF", "Collection", "CollectionVariable", "snapshot", "wcoj"]
 
 load_operators(__name__, __path__)

@@ -10,16 +10,9 @@ from __future__ import annotations
 from timely_spark.times.epochs import EPOCHS, as_epoch, is_integer
 from timely_spark.times.frontier import Antichain, MutableAntichain
 from timely_spark.times.laws import broken_law, only_epochs
-from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic, LexicographicSummary
+from timely_spark.times.lexicographic import LEXICOGRAPHIC, Lexicographic
 from timely_spark.times.product import MAX, PRODUCT, NestedTimes, Summary, Time
-from timely_spark.times.refined import (
-    Descending,
-    RefinedSummary,
-    RefinedTime,
-    RefinedTimes,
-    broken_inner_law,
-    refined,
-)
+from timely_spark.times.refined import Descending, RefinedTime, RefinedTimes, broken_inner_law, refined
 from timely_spark.times.timestamp import CompactingTimes, InnerTime, Ordered, PathSummary, Times, Timestamp
 
 __all__ = (
@@ -32,12 +25,10 @@ __all__ = (
     "Descending",
     "InnerTime",
     "Lexicographic",
-    "LexicographicSummary",
     "MutableAntichain",
     "NestedTimes",
     "Ordered",
     "PathSummary",
-    "RefinedSummary",
     "RefinedTime",
     "RefinedTimes",
     "Summary",
