@@ -11,6 +11,7 @@ import math
 import os
 import pickle
 import struct
+import time
 import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -661,6 +662,31 @@ def test_json_deeper_than_sparks_is_refused(tmp_path: Path, lines: Any, end: byt
         else:
             with pytest.raises(BadFile, match="more than 1,000 arrays and objects inside of each other"):
                 rows(folder, schema)
+
+
+def test_nothing_is_read_of_json_once_its_columns_are_known() -> None:
+    """Arrow's thread reads ahead: it aborted a process that ended meanwhile."""
+    reads: list[int] = []
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            time.sleep(0.001)
+            reads.append(1)
+            return super().read(size)
+
+    blocks = ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=1000))
+    with json_files.reading_json(Slow(b'{"n": 1}\n' * 10_000), blocks) as content:
+        assert content.schema.names == ["n"]
+    before = len(reads)
+    time.sleep(0.02)
+    assert len(reads) == before < 90
+
+
+def test_metadata_of_spark_that_are_very_deep_are_a_bad_file(tmp_path: Path) -> None:
+    name = "org.apache.spark.sql.parquet.row.metadata"
+    pq.write_table(TABLE.replace_schema_metadata({name: "[" * 100_000}), tmp_path / "a.parquet")
+    with pytest.raises(BadFile, match=r"a.parquet cannot be read: .*nested too deeply"):
+        rows(folder_of(tmp_path), as_schema("n long"))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ def test_a_value_that_is_broken_is_so_alone_too(value: bytes) -> None:
     assert alone(Json(SCHEMA), value) == []
 
 
+def test_a_value_of_json_that_is_very_deep_is_bad() -> None:
+    """It would overflow Arrow's stack, and end the process."""
+    deep = [b'{"n": 1, "d": ' + b"[" * depth + b"]" * depth + b"}" for depth in (998, 999)]
+    decoded = Json(pa.schema({"n": pa.int64()})).decode(pa.array([*deep, b'{"n": 2}'], pa.binary()), ["n"])
+    assert decoded.good.tolist() == [True, False, True]
+    assert decoded.reasons == ["it has more than 1,000 arrays and objects inside of each other"]
+
+
 def test_json_has_times_and_only_the_columns_that_are_read() -> None:
     schema = pa.schema({"at": pa.timestamp("us", "UTC"), "day": pa.date32(), "n": pa.int32()})
     sent = [b'{"at": "2026-01-01T01:00:00+01:00", "day": "2026-01-02", "n": "x"}', b'{"at": "now"}', b"null"]

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from json import loads
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 
 from timely_spark.runtime.sources.csv_files import Opened, check_header
 from timely_spark.sql.types import READ_AS
+from timely_spark.state.bounds import parse_json
 
 #: Names of types inside of a column, from the column's on.
 Path: TypeAlias = tuple[str, ...]
@@ -87,7 +87,7 @@ def intervals(schema: pa.Schema) -> set[Path]:
                 yield from paths(value, (*at, _ELEMENT, "value"))
 
     written = (schema.metadata or {}).get(_SPARK)
-    return set() if written is None else set(paths(loads(written), ()))
+    return set() if written is None else set(paths(parse_json(written), ()))
 
 
 def with_instants(fragment: Any) -> pa.Schema:

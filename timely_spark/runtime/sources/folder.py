@@ -48,7 +48,7 @@ from timely_spark.runtime.sources.file_types import (
     with_times_as_texts,
     zones,
 )
-from timely_spark.runtime.sources.json_files import json_batches, read_json
+from timely_spark.runtime.sources.json_files import json_batches, reading_json
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import location
@@ -347,8 +347,8 @@ class Folder:
     def _columns_of(self, fragment: Any) -> pa.Schema:
         """The columns that a file has."""
         if self.kind == "json":
-            with self.place[0].open_input_stream(fragment.path) as file:
-                return read_json(file, self.format).schema
+            with self.place[0].open_input_stream(fragment.path) as raw, reading_json(raw, self.format) as own:
+                return own.schema
         own = with_instants(fragment) if self.divisible else fragment.physical_schema
         check_paths(own)
         return own

@@ -1,4 +1,4 @@
-"""`read_json`: Arrow's reader of JSON, which ends the process if a record is null, or very deep, made safe.
+"""`reading_json`: Arrow's reader of JSON made safe: it ends the process if a record is null, or very deep.
 
 `json_batches` also refuses members that Arrow ignores, though they are columns but for their case.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,16 +26,18 @@ _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
 #: The most arrays and objects inside of each other, as in Spark: 100,000 overflow the stack of Arrow.
 _DEEPEST = 1000
+#: Seconds after which the thread that reads ahead is so far ahead that it waits.
+_FAR_AHEAD = 0.1
 #: So long a regular expression is not given to Arrow, which takes a second per MB from a length of 40,000 on.
 _LONG = 3 << 13
 #: What stands before the first record while it is looked at.
 _BEFORE = b"}\n"
 
 
-class _Depth:
+class Depth:
     r"""How many arrays and objects are inside of each other.
 
-    >>> deep = _Depth()
+    >>> deep = Depth()
     >>> deep.check(b'{"a": "[[["}\n{"a": [' + b"[" * 998)
     >>> deep.check(b"{")
     Traceback (most recent call last):
@@ -84,7 +88,7 @@ def _depth_after(data: bytes, before: int) -> int:
 class NullsAsObjects:
     r"""A stream of bytes, where records that are null are objects without members, which make the same rows.
 
-    Reading it raises `pa.ArrowInvalid` if more than `_DEEPEST` arrays and objects are inside of each other.
+    It ends with an error if more than `_DEEPEST` arrays and objects are inside of each other.
 
     >>> import io
     >>> lines = NullsAsObjects(io.BytesIO(b'null\n{"a":\nnull}\n null \n'))
@@ -99,10 +103,24 @@ class NullsAsObjects:
         #: what may go on as a null, and what comes next
         self._held, self._ready = _BEFORE, b""
         self._skip = len(_BEFORE)
-        self._depth = _Depth()
+        self._depth = Depth()
+        #: whether the rest is not read; and set when nothing more is read
+        self._ended, self._over = False, Event()
+        #: why nothing more is read; Arrow's thread would keep what is raised, also at the end of the process
+        self.error: Exception | None = None
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer at the end."""
+        first = b""
+        try:
+            first = b"" if self._ended else self._next(size)
+        except Exception as error:  # noqa: BLE001 - raised by `reading_json`
+            self.error = error
+        if not first:
+            self._over.set()
+        return first
+
+    def _next(self, size: int) -> bytes:
         while len(self._ready) < size and (chunk := self.stream.read(size)):
             self._depth.check(chunk)
             self._take(self._held + chunk, end=False)
@@ -110,6 +128,14 @@ class NullsAsObjects:
             self._take(self._held, end=True)
         first, self._ready = self._ready[:size], self._ready[size:]
         return first
+
+    def end(self) -> None:
+        """Let Arrow's thread, which reads ahead, read no more: it ends a process that ends meanwhile.
+
+        It does not read at all where it is far ahead.
+        """
+        self._ended = True
+        self._over.wait(_FAR_AHEAD)
 
     def _take(self, data: bytes, *, end: bool) -> None:
         last = data.rfind(b"}")
@@ -125,7 +151,8 @@ class NullsAsObjects:
         """Nothing: the stream is its owner's."""
 
 
-def read_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None = None) -> Any:
+@contextmanager
+def reading_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None = None) -> Iterator[Any]:
     """What Arrow reads of a stream of JSON: batches with these columns, or with those of the first block."""
     options = form.default_fragment_scan_options
     parse = json.ParseOptions(
@@ -134,8 +161,16 @@ def read_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None = N
         unexpected_field_behavior="infer" if schema is None else "ignore",
     )
     read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
-    file = pa.PythonFile(NullsAsObjects(stream), mode="r")
-    return read(file, read_options=options.read_options, parse_options=parse)
+    content = NullsAsObjects(stream)
+    try:
+        file = pa.PythonFile(content, mode="r")
+        yield read(file, read_options=options.read_options, parse_options=parse)
+    except pa.ArrowException as error:
+        raise content.error or error from None
+    finally:
+        content.end()
+    if schema is not None and content.error is not None:
+        raise content.error
 
 
 def json_batches(opened: Opened, form: ds.JsonFileFormat, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -147,12 +182,12 @@ def json_batches(opened: Opened, form: ds.JsonFileFormat, schema: pa.Schema) -> 
     lacking: dict[str, pa.Field] = {}
     with opened() as stream:
         names = _Names(stream, _names(pa.struct(list(schema))))
-        content = read_json(names, form, schema)
-        for batch in content.to_batches() if isinstance(content, pa.Table) else content:
-            for field, column in zip(batch.schema, batch.columns, strict=True):
-                if column.null_count or pa.types.is_nested(field.type):
-                    lacking[field.name] = field
-            yield batch
+        with reading_json(names, form, schema) as content:
+            for batch in content.to_batches() if isinstance(content, pa.Table) else content:
+                for field, column in zip(batch.schema, batch.columns, strict=True):
+                    if column.null_count or pa.types.is_nested(field.type):
+                        lacking[field.name] = field
+                yield batch
     records = pa.struct(list(lacking.values()))
     if names.written and (others := _in_another_case(opened, form, records, names.written)):
         msg = f"it has members {others}, which are columns in another case"
@@ -213,8 +248,7 @@ def _in_another_case(
     if (nulls := _only(records, written)) is None:
         return []
     try:
-        with opened() as stream:
-            content = read_json(stream, form, pa.schema(list(nulls)))
+        with opened() as stream, reading_json(stream, form, pa.schema(list(nulls))) as content:
             for _ in content.to_batches() if isinstance(content, pa.Table) else content:
                 pass
     except pa.ArrowInvalid:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import json
 
 from timely_spark.runtime.sources.file_types import times_as_texts
+from timely_spark.runtime.sources.json_files import Depth
 
 #: What Arrow raises for values that it cannot read; and where it names the first of them.
 _UNREADABLE = (pa.ArrowException, ValueError, OverflowError)
@@ -121,6 +122,7 @@ class Json(Decoder):
         texts = pa.struct([field.with_type(times_as_texts(field.type)) for field in fields])
         ends = np.frombuffer(prepared.buffers()[1], np.int32)
         lines = prepared.buffers()[2].slice(ends[start], ends[end] - ends[start])
+        Depth().check(bytes(lines))
         parse = json.ParseOptions(
             explicit_schema=pa.schema({"number": pa.int64(), "value": texts}),
             unexpected_field_behavior="ignore",
