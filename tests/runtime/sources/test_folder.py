@@ -574,14 +574,16 @@ def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path)
         ('{"n": null, "p": {"x": 1, "X": 2}}', 2),
         ('{"ps": [{"x": 1}, {"X": 2}]}', 2),
         ('{"Ps": []}', 2),
+        ('{"Größe": 1}', 2),
+        ('{"grÖße": 1}', 2),
     ],
 )
 @pytest.mark.parametrize("before", [1, 4_000], ids=["in one block", "in a later block"])
 def test_a_member_of_json_in_another_case_is_refused_in_any_record(
     tmp_path: Path, record: str, row: int, before: int
 ) -> None:
-    schema = as_schema("n long, p struct<x: long>, ps array<struct<x: long>>")
-    first = '{"n": 1, "p": {"x": 1}, "ps": [{"x": 1}], "more": "%s"}\n' % ("a" * 400)
+    schema = as_schema("n long, p struct<x: long>, ps array<struct<x: long>>, größe long")
+    first = '{"n": 1, "p": {"x": 1}, "ps": [{"x": 1}], "größe": 1, "more": "%s"}\n' % ("a" * 400)
     (tmp_path / "a.json").write_text(first * before + record + "\n")
     with pytest.raises(BadFile, match=rf"row {before + row - 1:d}, column .* in another case") as refused:
         rows(folder_of(tmp_path, "json"), schema)

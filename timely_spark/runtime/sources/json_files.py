@@ -208,9 +208,9 @@ class _Names:
         others = "|".join(filter(None, map(_in_other_cases, sorted(names))))
         #: looked for by Arrow, in a fifth of Python's time; None if it would take longer
         self._others = f'"(?:{others})"' if len(others) < _LONG else None
-        encoded = sorted(map(str.encode, names))
-        self._names = re.compile(rb'"((?i:%b))"' % b"|".join(map(re.escape, encoded)))
-        self._longest = max(map(len, encoded), default=0)
+        either = "|".join("".join(map(_either, name)) for name in sorted(names))
+        self._names = re.compile(f'"({either})"'.encode())
+        self._longest = 2 * max((len(name.encode()) for name in names), default=0)  # in another case
         self._held = b""
 
     def read(self, size: int) -> bytes:
@@ -229,12 +229,19 @@ def _in_other_cases(name: str) -> str:
     >>> _in_other_cases("a_b")
     'A_[bB]|a_B'
     """
-    either = [f"[{c}{c.swapcase()}]" if c.isascii() and c.isalpha() else re.escape(c) for c in name]
+    either = [*map(_either, name)]
     return "|".join(
         re.escape(name[:at]) + letter.swapcase() + "".join(either[at + 1 :])
         for at, letter in enumerate(name)
-        if letter.isascii() and letter.isalpha()
+        if letter.swapcase() != letter
     )
+
+
+def _either(letter: str) -> str:
+    """A regular expression of a letter in both cases, which are of several bytes if they are not ASCII's."""
+    if (other := letter.swapcase()) == letter:
+        return re.escape(letter)
+    return f"[{letter}{other}]" if letter.isascii() else f"(?:{letter}|{other})"
 
 
 def _in_another_case(
