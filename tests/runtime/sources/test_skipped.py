@@ -80,7 +80,8 @@ def test_what_was_read_and_what_there_is_not_is_refused(
 
 
 def test_a_version_is_skipped(log: RoundLog) -> None:
-    skip(log.checkpoint, **NONE | {"version": 8})
+    text = skip(log.checkpoint, **NONE | {"version": 8})
+    assert text == "version 8 of source 'table' is skipped; those up to 7 were read"
     skip(log.checkpoint, **NONE | {"version": 9, "source": "table"})
     assert Skipped.of(log.files, "table").versions == (8, 9)
 

@@ -105,7 +105,7 @@ def _version(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str,
         raise _already(("version", version), name, read)
     before = Skipped.of(log.files, name)
     replace(before, versions=tuple(sorted({*before.versions, version}))).write(log.files, name)
-    return f"version {version} of source {name!r} is skipped"
+    return f"version {version} of source {name!r} is skipped; those up to {read} were read"
 
 
 def _path(log: RoundLog, names: list[str], offsets: Mapping[str, Mapping[str, int]], file: str) -> str:
