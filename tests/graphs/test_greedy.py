@@ -67,9 +67,9 @@ def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, see
     assert sum(len(one) for one in rows.values()) > 6
 
 
-@pytest.mark.slow
+@pytest.mark.campaign  # in every run edges come and go, in the test above
 @both
-@pytest.mark.parametrize("size", [(10, 20, 6), pytest.param((60, 110, 8), marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("size", [(10, 20, 6), (60, 110, 8)])
 def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:
     follows(algorithm, oracle, {"edges": (LONGS, window(*size))}, workers=8, seed=2)
 

@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import timely_spark as ts
+from tests.support.turns import CHARACTERS
 from timely_spark.errors import SchemaError
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import SourceMismatch
@@ -40,7 +41,7 @@ def struct_types(names: st.SearchStrategy[str], kinds: st.SearchStrategy[t.DataT
     return fields.map(t.StructType)
 
 
-names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8) | st.sampled_from(NAMES)
+names = st.text(CHARACTERS, min_size=1, max_size=8) | st.sampled_from(NAMES)
 kinds = st.recursive(
     st.sampled_from(FLAT),
     lambda inner: (

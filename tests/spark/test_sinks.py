@@ -61,7 +61,7 @@ def test_an_epoch_that_is_delivered_again_is_written_once(
         sink.deliver(spark, epoch, [part(epoch, table((epoch, "a")))])
     sink = prepared(spark, DeltaSink(path))  # a restart
     sink.deliver(spark, 3, [part(3, table((3, "again")))])
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "1"})
     sink.deliver(spark, 1, [part(1, table((1, "again")))])  # one engine finds what the other wrote
 
     assert rows_of(path) == [(0, 0, "a"), (1, 1, "a"), (3, 3, "a")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 # Spark 4.3 changes some: ceil of a large double is an overflow there, where 4.2 takes the largest long
 OTHER = not pyspark.__version__.startswith("4.2.")
-pytestmark = pytest.mark.skipif(OTHER, reason="values are those of Spark 4.2")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(OTHER, reason="values are those of Spark 4.2")]
 
 LINES = (Path(__file__).parent / "expressions.sql").read_text(encoding="utf-8").splitlines()
 CASES = [line for line in LINES if line and not line.startswith("--")]
@@ -37,7 +38,8 @@ ZONED = [text for text in CASES if re.search(r"\b(at|at2|local|timestamp|hour|ma
 #: the expressions by the time zone in which they are evaluated
 BY_ZONE = {"UTC": CASES, "Europe/Berlin": ZONED, "+05:30": ZONED}
 #: The checksums of the answers here that were Spark's when it was asked. Every run asks it about all others,
-#: the campaign about all; then `python -m tests.sql.test_against_spark` writes them again.
+#: in a session that it starts if there are any, and the campaign about all; then
+#: `python -m tests.sql.test_against_spark` writes them again.
 CONFIRMED = Path(__file__).with_name("confirmed.txt")
 
 
@@ -91,11 +93,11 @@ def unconfirmed(zone: str) -> list[str]:
     return [text for text in BY_ZONE[zone] if checksum(text, zone) not in confirmed]
 
 
-def answers(spark: SparkSession, zone: str, cases: list[str]) -> dict[str, Answer]:
+def answers(start: Callable[[], SparkSession], zone: str, cases: list[str]) -> dict[str, Answer]:
     """The answers to expressions in a time zone, by a few queries."""
     if not cases:
         return {}
-    session, table = spark.newSession(), rows()
+    session, table = start().newSession(), rows()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     texts = table.append_column("local_text", table["local"].cast("string")).drop_columns(["local"])
     session.createDataFrame(texts).createOrReplaceTempView("given")
@@ -104,8 +106,8 @@ def answers(spark: SparkSession, zone: str, cases: list[str]) -> dict[str, Answe
     )
     session.conf.set("spark.sql.session.timeZone", zone)
     made = {}
-    for start in range(0, len(cases), 150):
-        some = cases[start : start + 150]
+    for first in range(0, len(cases), 150):
+        some = cases[first : first + 150]
         here = [ours(text, zone) for text in some]
         frame = session.sql(query(some, [bad for _, _, bad in here]))
         kinds = [field.dataType.simpleString() for field in frame.schema]
@@ -118,8 +120,14 @@ def answers(spark: SparkSession, zone: str, cases: list[str]) -> dict[str, Answe
 
 
 @pytest.fixture(scope="module")
-def compared(spark: SparkSession) -> dict[str, Answer]:
-    return answers(spark, "UTC", unconfirmed("UTC"))
+def session(request: pytest.FixtureRequest) -> Callable[[], SparkSession]:
+    """Starts the session that all tests share."""
+    return lambda: request.getfixturevalue("spark")
+
+
+@pytest.fixture(scope="module")
+def compared(session: Callable[[], SparkSession]) -> dict[str, Answer]:
+    return answers(session, "UTC", unconfirmed("UTC"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,15 +153,17 @@ def check(compared: dict[str, Answer]) -> None:
 
 
 @pytest.mark.parametrize("zone", [*BY_ZONE][1:])
-def test_times_in_other_zones(zone: str, spark: SparkSession) -> None:
-    check(answers(spark, zone, unconfirmed(zone)))
+def test_times_in_other_zones(zone: str, session: Callable[[], SparkSession]) -> None:
+    check(answers(session, zone, unconfirmed(zone)))
 
 
-def test_a_record_without_a_value_has_none_in_spark(spark: SparkSession, compared: dict[str, Answer]) -> None:
-    check_refused(spark, compared)
+def test_a_record_without_a_value_has_none_in_spark(
+    session: Callable[[], SparkSession], compared: dict[str, Answer]
+) -> None:
+    check_refused(session, compared)
 
 
-def check_refused(spark: SparkSession, compared: dict[str, Answer], every: int = 1) -> None:
+def check_refused(start: Callable[[], SparkSession], compared: dict[str, Answer], every: int = 1) -> None:
     """Check that Spark, too, has no value for the first record without one: a query for each expression."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -161,7 +171,7 @@ def check_refused(spark: SparkSession, compared: dict[str, Answer], every: int =
     table = rows()
     for text in [text for text, one in compared.items() if one.bad][::every]:
         bad = table.slice(compared[text].bad[0], 1).select(list(compared[text].expression.columns))
-        frame = spark.createDataFrame(bad)
+        frame = start().createDataFrame(bad)
         with pytest.raises((PySparkException, Py4JJavaError)):
             frame.selectExpr(f"{text} AS x").toArrow()
 
@@ -169,9 +179,9 @@ def check_refused(spark: SparkSession, compared: dict[str, Answer], every: int =
 @pytest.mark.campaign
 def test_spark_confirms_every_answer(spark: SparkSession) -> None:
     for zone, cases in BY_ZONE.items():
-        check(compared := answers(spark, zone, cases))
+        check(compared := answers(lambda: spark, zone, cases))
         if zone == "UTC":
-            check_refused(spark, compared, every=9)
+            check_refused(lambda: spark, compared, every=9)
 
 
 if __name__ == "__main__":
