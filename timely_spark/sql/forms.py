@@ -324,6 +324,10 @@ def _in(binder: ExpressionBinder, node: Any) -> Term:
         raise binder.refuse(node, "IN without values in parentheses", hint)
     compared = [binder.bind(node.this), *binder.many(node.expressions)]
     subject, *values = binder.together(node, compared, named=False)
+    if any(one.fails for one in values):  # of no value behind one that is equal
+        equal = terms.logical([binder.called(node, "=", [subject, one]) for one in values], decides=True)
+        absent = binder.call(node, "isnull", subject)
+        return _negated(binder, node, _chosen(binder, node, [absent], [binder.null], equal))
     return _negated(binder, node, binder.called(node, "in", [subject, *values]))
 
 
