@@ -1010,6 +1010,14 @@ SELECT locate('', c), locate('', c, 2), locate('', c, 0) FROM t
 1 1 0
 NULL NULL NULL
 
+-- a raw text is no word, and a keyword is a name behind AS
+
+SELECT r'as' AS x, a AS on FROM u WHERE r'as' = 'as'
+----
+as 1
+as 2
+as 2
+
 -- Spark refuses these, or has another answer: docs/sql.md
 
 SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1

@@ -65,8 +65,8 @@ def test_a_script_has_comments_anywhere_and_names_with_schemas():
 
 
 def test_a_parameter_may_be_called_as_a_keyword_is():
-    tree = parse_query("SELECT a FROM t WHERE a > :from AND b < :to ORDER BY a LIMIT :limit")
-    assert {str(one.this) for one in tree.find_all(exp.Placeholder)} == {"from", "to", "limit"}
+    tree = parse_query("SELECT a FROM t WHERE a > :from AND (b < :on) ORDER BY a LIMIT :limit")
+    assert {str(one.this) for one in tree.find_all(exp.Placeholder)} == {"from", "on", "limit"}
 
 
 def test_a_script_keeps_nothing():

@@ -151,7 +151,8 @@ def methods(parser: Any) -> dict[str, Any]:
 
 def _word(token: Any) -> str:
     """A token's word; nothing of texts and names in quotes."""
-    return "" if token.token_type.name in {"STRING", "IDENTIFIER"} else str(token.text).upper()
+    quoted = token.token_type.name.endswith(("STRING", "IDENTIFIER"))
+    return "" if quoted else str(token.text).upper()
 
 
 _EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
@@ -181,7 +182,8 @@ def _balanced(parse: Any) -> Any:
         parser.sql, opened, tokens = sql, list[Any](), raw_tokens
         words = [*map(_word, tokens), "END OF TEXT"]
         for token, before, word, after in zip(tokens, ["", *words], words, words[1:], strict=False):
-            lacks = word in _EXPECTING and after in _ENDING and before != "AS"
+            is_name = before in {"AS", ".", ":"}
+            lacks = word in _EXPECTING and after in _ENDING and not is_name
             if lacks or (word, after) in _NEVER:
                 parser.raise_error(f"{word} before {after.replace('END OF TEXT', 'the end')}", token)
             if token.token_type.name == "HEX_STRING" and sql[token.start] == "0":
