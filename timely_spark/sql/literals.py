@@ -36,7 +36,7 @@ def number(value: str) -> pa.Scalar | None:
     >>> number("1").type, number("3000000000").type, number("1.50").type, number("1e3").type
     (DataType(int32), DataType(int64), Decimal128Type(decimal128(3, 2)), DataType(double))
     """
-    if re.search(r"[eE](?![+-]?\d)", value):  # 1.e
+    if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", value) is None:  # 1.e, .0.5
         return None
     if re.search("[eE]", value):
         return pa.scalar(float(value), pa.float64()) if abs(float(value)) != float("inf") else None
