@@ -972,6 +972,3 @@ CAST(CAST(n * 3000000000 AS float) AS bigint)
 (i, s) <=> p
 p BETWEEN (1, 'a') AND (2, 'b')
 CASE p WHEN (1, 'a') THEN i END
-at IN (at, s)
-day IN (DATE '2024-02-29', '1')
-i NOT IN (i, 1 / j)
