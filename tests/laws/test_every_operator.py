@@ -2,8 +2,8 @@
 
 A program is made of the cases of `tests/test_named.py`, in which no public operator is missing, and of some
 more: each takes two streams or collections that there are, and what it makes is captured, cut down to two
-small columns, and there for the next ones. Where no other answer is at hand, a program's is its own: that of
-one worker, of another schedule, and of all epochs at once.
+small columns, and there for the next ones. Records come and go. Where no other answer is at hand, a program's
+is its own: that of one worker, of another schedule, of all epochs at once, and of changes that were added up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from timely_spark.differential import DIFF
 from timely_spark.operators.retractions import retractions_in
 from timely_spark.testing import run
 
-KV = "k long, v long"
+KV, CHANGES = "k long, v long", "k long, v long, diff long"
 Rows = dict[str, dict[int, list[Any]]]
 
 
@@ -88,24 +88,33 @@ class Program:
         return all(ALL[name].collections and name not in APPROXIMATE for name, *_ in self.steps)
 
     def inputs(self) -> dict[str, list[Any]]:
-        draw = random.Random(f"inputs {self.seed}")
-        epochs = draw.randint(1, 4)
-        return {
-            name: [
-                [(draw.randint(0, 4), draw.randint(0, 4)) for _ in range(draw.choice([0, 1, 2, 5]))]
-                for _ in range(epochs)
-            ]
-            for name in "xy"
-        }
+        """For each input the changes of each epoch. No record is removed more often than it was inserted."""
+        draw, removals = random.Random(f"inputs {self.seed}"), random.Random(f"removals {self.seed}")
+        epochs, inputs = draw.randint(1, 4), dict[str, list[Any]]()
+        for name in "xy":
+            present, inputs[name] = list[tuple[int, int]](), []
+            for _ in range(epochs):
+                added = [(draw.randint(0, 4), draw.randint(0, 4)) for _ in range(draw.choice([0, 1, 2, 5]))]
+                present += added
+                removals.shuffle(present)
+                at = removals.choice([0, 0, 1, len(present) // 2, len(present)])
+                removed, present = present[:at], present[at:]
+                inputs[name].append([(*row, 1) for row in added] + [(*row, -1) for row in removed])
+        return inputs
 
     def flow(self, made: Callable[[str], None] = lambda _: None) -> ts.Dataflow:
         """The program, without the steps that may not take what they are given; `made` is told the others."""
         flow = ts.Dataflow("program")
-        inputs = [flow.input(name, KV, epochs="manual") for name in "xy"]
-        streams: list[Any] = [*inputs]
-        collections: list[Any] = [
-            one.collection(name=f"c{number}").distinct(name=f"d{number}") for number, one in enumerate(inputs)
+        inputs = [flow.input(name, CHANGES, epochs="manual") for name in "xy"]
+        streams: list[Any] = [
+            one.where(pc.field("diff") > 0, name=f"added{number}").select("k", "v", name=f"kv{number}")
+            for number, one in enumerate(inputs)
         ]
+        collections: list[Any] = [
+            one.collection("diff", name=f"c{number}") for number, one in enumerate(inputs)
+        ]
+        if self.seed % 2:
+            collections = [one.distinct(name=f"d{number}") for number, one in enumerate(collections)]
         for number, (name, left, right) in enumerate(self.steps, 2):
             case = ALL[name]
             with flow.region(f"r{number}"):
@@ -165,9 +174,11 @@ def played(flow: ts.Dataflow, inputs: Any, **how: Any) -> Rows:
 def check(seed: int) -> list[str]:
     """Check the program of a seed; returns its operators."""
     program, draw = Program.of(seed), random.Random(f"schedule {seed}")
-    inputs, workers, used = program.inputs(), draw.choice([2, 3, 5]), list[str]()
+    inputs, workers, used = program.inputs(), draw.choice([2, 2, 3, 3, 5, 5, 8, 17]), list[str]()
     flow = program.flow(used.append)
     one = played(flow, inputs, workers=workers if COPIES & {*used} else 1)
+    if program.of_collections:
+        inputs = {name: [uncanonical(draw, rows) for rows in epochs] for name, epochs in inputs.items()}
     how = {"workers": workers, "seed": draw.choice([None, seed]), "together": draw.random() < 0.5}
     how["together"] &= not APPROXIMATE & {*used}
     how["crashes"] = draw.choice([0.0, 0.2])
@@ -176,6 +187,15 @@ def check(seed: int) -> list[str]:
         at_once = {name: [[row for rows in epochs for row in rows]] for name, epochs in inputs.items()}
         assert summed(played(program.flow(), at_once, workers=workers)) == summed(one), f"{program} at once"
     return used
+
+
+def uncanonical(draw: random.Random, changes: list[Any]) -> list[Any]:
+    """Other changes that come to the same: some as several, and opposite ones besides, in any order."""
+    more = [
+        (draw.randint(0, 4), draw.randint(0, 4), draw.choice([1, 2])) for _ in range(draw.choice([0, 0, 2]))
+    ]
+    more += [(k, v, -n) for k, v, n in more] + [(k, v, part * n) for k, v, n in changes for part in (2, -1)]
+    return draw.sample(more, len(more))
 
 
 def summed(outs: Rows) -> dict[str, Counter[Any]]:
