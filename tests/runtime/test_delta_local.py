@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.tables import operations, part, rows_of
+from timely_spark.errors import SchemaError
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks import delta_local
 from timely_spark.runtime.sinks.delivery import Delivery
@@ -545,3 +546,26 @@ def test_a_delivery_of_an_output_with_keys_is_an_upsert(tmp_path: Path) -> None:
     assert [DeltaSink(target).is_path for target in ("found", "main.s.t", "./found", r"C:\t")] == [
         False, False, True, True,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[X] CHECK constraint pos (k > 0) violated by row with values:\n - k : -3\n\tat a.b",
+            r"t: CHECK constraint pos \(k > 0\) violated by row with values:\n - k : -3\nHint: let ALTER",
+        ),
+        (
+            "[X] Cannot resolve v in UPDATE clause given columns t.k, t.extra.\n\tat a.b",
+            r"t: Cannot resolve v in UPDATE clause given columns t.k, t.extra.\nHint: restore the columns",
+        ),
+        (
+            "[X] mismatch:\n- A schema mismatch detected when writing to the Delta table.\nset mergeSchema",
+            r"t: A schema mismatch detected when writing\nHint: restore the columns",
+        ),
+    ],
+)
+def test_what_the_table_refuses_is_the_tables(text: str, expected: str) -> None:
+    """Delta's own advice, such as mergeSchema, is of options that no output has."""
+    with pytest.raises(SchemaError, match=f"^{expected}"):
+        DeltaSink("t")._explain(ValueError(text))

@@ -48,6 +48,11 @@ _TWICE = re.compile(rf"{{.*?}} {_MANY}")
 _NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
 _AS_NULL = re.compile(rf"'({'|'.join(_NULLS)})' in column {{.*?}}, which Delta stores as null")
 _NOT_NULL = 'partition by other columns, or write null: select("*", k="nullif(k, \'\')").'
+#: What Delta says of records that the table's constraints refuse, and of columns that it does not have.
+_REFUSED = re.compile(r"(CHECK constraint .+ violated by row with values:(\n - .+)*|NOT NULL constraint .+)")
+_MEND = "let ALTER TABLE drop the constraint, and start again: the epoch waits."
+_OTHERS = re.compile(r"(A schema mismatch detected when writing|Cannot resolve .+ clause given columns .+)")
+_RESTORE = "restore the columns of the table, and start again: the epoch waits."
 
 
 @dataclass
@@ -275,8 +280,9 @@ class DeltaSink(Sink):
         return frame
 
     def _explain(self, error: Exception) -> None:
-        """Raise what is wrong with the records, if an expression of an epoch's has failed."""
-        for text, hint in ((_TWICE, _TELL_APART), (_AS_NULL, _NOT_NULL)):
+        """Raise what is wrong with the records, or with the table for them."""
+        hints = {_TWICE: _TELL_APART, _AS_NULL: _NOT_NULL, _REFUSED: _MEND, _OTHERS: _RESTORE}
+        for text, hint in hints.items():
             if (match := text.search(str(error))) is not None:
                 msg = f"{self.target}: {match[0]}"
                 raise SchemaError(msg, hint=hint) from error
