@@ -33,7 +33,7 @@ ORDERS = ("order", "limit", "offset")
 #: The one row of a query without tables.
 UNIT = ConstantRows(pa.schema({"one": pa.int64()}), ((0,),))
 #: a row without columns, over which constants are computed
-ROW = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+ROW = pa.RecordBatch.from_struct_array(pa.nulls(1, pa.struct([])))
 
 
 @dataclass(frozen=True)

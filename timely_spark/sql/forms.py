@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -250,13 +251,17 @@ def _chosen(
     return terms.Case(otherwise.type, tuple(conditions), tuple(results), otherwise)
 
 
-_ZERO = terms.Constant(pa.int32(), pa.scalar(0, pa.int32()))
+@cache  # pa.scalar loads pandas
+def _zero() -> Term:
+    return terms.Constant(pa.int32(), pa.scalar(0, pa.int32()))
+
+
 #: functions that are CASE or a comparison: their names, how many arguments they take, and the term of these
 _OF_TERMS: tuple[tuple[str, int, Callable[..., Term]], ...] = (
     ("nvl2", 3, lambda of, node, x, y, z: _chosen(of, node, [of.call(node, "isnotnull", x)], [y], z)),
     ("nullif", 2, lambda of, node, x, y: _chosen(of, node, [of.call(node, "=", x, y)], [of.null], x)),
-    ("nullifzero", 1, lambda of, node, x: _chosen(of, node, [of.call(node, "=", x, _ZERO)], [of.null], x)),
-    ("zeroifnull", 1, lambda of, node, x: _first(of, node, [x, _ZERO])),
+    ("nullifzero", 1, lambda of, node, x: _chosen(of, node, [of.call(node, "=", x, _zero())], [of.null], x)),
+    ("zeroifnull", 1, lambda of, node, x: _first(of, node, [x, _zero()])),
     ("ifnull nvl", 2, lambda of, node, x, y: _first(of, node, [x, y])),
     ("equal_null", 2, lambda of, node, x, y: of.call(node, "<=>", x, y)),
 )
@@ -548,7 +553,7 @@ def _locate(binder: ExpressionBinder, node: Any) -> Term:
     if not start:
         return place
     # as Hive
-    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [_ZERO], place)
+    return _chosen(binder, node, [binder.call(node, "isnull", start[0])], [_zero()], place)
 
 
 @syntax("Overlay")

@@ -449,7 +449,9 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
 
 def at(rows: pa.Table, places: Indices) -> pa.Table:
     """The rows at some positions, in this order; large payloads are not copied."""
-    if len(places) and (places[1:] == places[:-1] + 1).all():
+    if not len(places):
+        return rows.slice(0, 0)
+    if (places[1:] == places[:-1] + 1).all():
         return rows.slice(int(places[0]), len(places))
     if rows["payload"].nbytes < _LARGE * rows.num_rows:
         return rows.take(pa.array(places))

@@ -105,16 +105,9 @@ def _luhn_check(text: pa.Array) -> Any:
 @spark_function(
     "mask", "=string, =string?, =string?, =string?, =string? -> string", constant=[1, 2, 3, 4], nulls=True
 )
-def _mask(
-    text: pa.Array,
-    upper: pa.Scalar = pa.scalar("X"),  # noqa: B008 - never changed
-    lower: pa.Scalar = pa.scalar("x"),  # noqa: B008
-    digit: pa.Scalar = pa.scalar("n"),  # noqa: B008
-    other: pa.Scalar = pa.scalar(None, pa.string()),  # noqa: B008
-    *,
-    failures: Failures,
-) -> Any:
-    characters = [one.as_py() for one in (upper, lower, digit, other)]
+def _mask(text: pa.Array, *replacements: pa.Scalar, failures: Failures) -> Any:
+    characters = [one.as_py() for one in replacements]
+    characters += ("X", "x", "n", None)[len(characters) :]
     wrong = [one for one in characters if one is not None and len(one) != 1]
     failures.at(bool(wrong), f"mask by {', '.join(map(repr, wrong))}", "give one character, or NULL.")
     rest, table = characters[3], dict(zip(("Lu", "Ll", "Nd"), characters, strict=False))
