@@ -251,11 +251,7 @@ def _chosen(
     return terms.Case(otherwise.type, tuple(conditions), tuple(results), otherwise)
 
 
-@cache  # pa.scalar loads pandas
-def _zero() -> Term:
-    return terms.Constant(pa.int32(), pa.scalar(0, pa.int32()))
-
-
+_zero = cache(lambda: terms.Constant(pa.int32(), pa.scalar(0, pa.int32())))  # a scalar loads pandas
 #: functions that are CASE or a comparison: their names, how many arguments they take, and the term of these
 _OF_TERMS: tuple[tuple[str, int, Callable[..., Term]], ...] = (
     ("nvl2", 3, lambda of, node, x, y, z: _chosen(of, node, [of.call(node, "isnotnull", x)], [y], z)),
