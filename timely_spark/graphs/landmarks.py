@@ -66,7 +66,7 @@ def landmarks(
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        longer = sum_of(kind, "distance", "weight")
+        longer = sum_of(kind, "distance", "weight", hops=weight is None)
         farther = steps.select("landmark", node="dst", distance=longer).select("node", "landmark", "distance")
         return farther.concat(start).min("distance", keys=["node", "landmark"])
 

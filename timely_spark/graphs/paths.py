@@ -131,23 +131,27 @@ def weighed(
 def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:
     """The least sums of weights from the roots."""
     edges, roots = edges.together(algorithm, roots)
-    kind = edges.schema.field("weight").type
+    kind, hops = edges.schema.field("weight").type, algorithm == "bfs"
     start = roots.distinct().select("node", distance=pc.scalar(pa.scalar(0, kind)))
-    links = edges.arrange("src")
+    links, longer = edges.arrange("src"), sum_of(kind, "distance", "weight", hops=hops)
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
-        farther = steps.select(node="dst", distance=sum_of(kind, "distance", "weight"))
+        farther = steps.select(node="dst", distance=longer)
         return farther.concat(start).min("distance", keys="node")
 
     distances = start.iterate(hop, name=name)
-    return distances if algorithm == "bfs" else within_limit(distances, "distance")
+    return distances if hops else within_limit(distances, "distance")
 
 
-def sum_of(kind: pa.DataType, one: str, other: str) -> pc.Expression:
-    """The sum of two distances. Beyond 64 bits it is the greatest integer: another path may be shorter."""
+def sum_of(kind: pa.DataType, one: str, other: str, *, hops: bool = False) -> pc.Expression:
+    """The sum of two distances. Beyond 64 bits it is the greatest integer: another path may be shorter.
+
+    Args:
+        hops: whether they are numbers of hops, which stay below that.
+    """
     total = pc.add(pc.field(one), pc.field(other))
-    if pa.types.is_floating(kind):
+    if hops or pa.types.is_floating(kind):
         return total
     return pc.if_else(pc.less(total, pc.scalar(0)), pc.scalar(_FAR), total)
 
