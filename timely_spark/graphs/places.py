@@ -76,7 +76,7 @@ _MANY = 256
 #: How often pieces of few nodes move at most; no more once one node moves for so many positions.
 _MOVES, _SETTLED = 4, 256
 #: so many clusters are contracted once more and then arranged by one worker
-_GATHERED = 1 << 16
+_GATHERED = 1 << 17
 #: Epoch e begins at iteration e * _SPAN, so that epochs pass one after the other. If all edges get other
 #: places in it, they enter after _AGAIN more.
 _SPAN, _AGAIN = 128, 64
@@ -171,8 +171,8 @@ class _Places(BufferingVertex):
             self._place(time, edges)
         if settled != np.count_nonzero(self.place != NEW):
             self._place_waiting(time)
-        if (self.place == NEW).any():
-            self.notify_at(Time(time.epoch, time.order_key()[1] + 1))
+        if (self.place == NEW).any():  # in iteration 2 only messages are looked at
+            self.notify_at(Time(time.epoch, time.order_key()[1] + max(1, 3 - iteration)))
 
     def _begin(self, time: Timestamp, run: int) -> None:
         """After another run store its nodes; after another number of workers let the edges pass that wait."""
@@ -220,7 +220,8 @@ class _Places(BufferingVertex):
         placed = place >= 0
         if placed.any():
             ready = edges.select([*self.ends, DIFF]).append_column(PLACE, pa.array(place))
-            self.send_by(0, time, _where(ready, placed).select([*self.ends, PLACE, DIFF]))
+            # at the time at which they are used: they hold up no notification while they are sent
+            self.send_by(0, all_placed(time), _where(ready, placed).select([*self.ends, PLACE, DIFF]))
         if hub.any():
             swapped = _where(edges, hub)
             ends = {TO: swapped.column(OF), OF: swapped.column(TO)}
