@@ -211,9 +211,9 @@ def test_documents_show_what_programs_print() -> None:
 def test_the_first_job_writes_a_delta_table_as_its_page_says(folder: Path) -> None:
     page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
     assert (
-        'With `.to_delta("out/found", name="found")` and `ts.configure(..., delta=True)` it is a Delta table'
-        in page
-    )
+        'To write a Delta table instead, use `.to_delta("out/found", name="found")` '
+        "and `ts.configure(..., delta=True)`."
+    ) in page
     program = SHOWN["docs/start.md"]
     for before, after in {
         '.to_files("out/found", name="found")': '.to_delta("out/found", name="found")',

@@ -74,7 +74,7 @@ _RAW_FILES = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSys
 #: traceback when a query is stopped in a batch.
 _JAVA = {"launchMechanism": "-Djdk.lang.Process.launchMechanism=VFORK", "-Xss": "-Xss16m"}
 #: By default the JVM optimises a method after 5,000 calls: half of a session's first seconds go there. With
-#: ten times as many calls, a session needs two cores less to begin, and has its full speed a second later.
+#: ten times as many calls, a session begins in less processor time, and has its full speed a second later.
 _OPTIMISED_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
