@@ -92,14 +92,15 @@ class Program:
         draw, removals = random.Random(f"inputs {self.seed}"), random.Random(f"removals {self.seed}")
         epochs, inputs = draw.randint(1, 4), dict[str, list[Any]]()
         for name in "xy":
-            present, inputs[name] = list[tuple[int, int]](), []
+            present, inputs[name] = list[list[int]](), []
             for _ in range(epochs):
-                added = [(draw.randint(0, 4), draw.randint(0, 4)) for _ in range(draw.choice([0, 1, 2, 5]))]
-                present += added
+                rows = [(draw.randint(0, 4), draw.randint(0, 4)) for _ in range(draw.choice([0, 1, 2, 5]))]
+                added = [(*row, removals.choice([1, 1, 2, 3])) for row in rows]
+                present += [row for *row, n in added for _ in range(n)]
                 removals.shuffle(present)
                 at = removals.choice([0, 0, 1, len(present) // 2, len(present)])
                 removed, present = present[:at], present[at:]
-                inputs[name].append([(*row, 1) for row in added] + [(*row, -1) for row in removed])
+                inputs[name].append([*added, *((*row, -1) for row in removed)])
         return inputs
 
     def flow(self, made: Callable[[str], None] = lambda _: None) -> ts.Dataflow:
