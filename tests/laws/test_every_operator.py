@@ -249,13 +249,6 @@ def test_a_program_s_answer_is_its_own_on_other_workers_schedules_and_in_one_bat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1_002_433])
-def test_programs_that_once_differed_do_not(seed: int) -> None:
-    """Ranks with a tolerance, of epochs in flight together."""
-    check(seed)
-
-
-@pytest.mark.slow
 @pytest.mark.share(8)
 @pytest.mark.parametrize(
     "name",  # `graphs/test_every_algorithm.py` has a law of each algorithm
