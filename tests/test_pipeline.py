@@ -107,7 +107,13 @@ def test_the_command_explains_the_order_and_refuses_without_a_checkpoint(folder:
     (folder / "wrong.py").write_text("def f(:")
     assert main(["run", f"{folder}/wrong.py"]) == 1
     assert f'File "{folder}/wrong.py", line 1\n' in capsys.readouterr().err
+    for code in ('raise ConnectionError("no answer")', 'open("/tmp/nothing.csv")'):
+        (folder / "wrong.py").write_text(code)
+        with pytest.raises(OSError, match=r"no answer|nothing\.csv"):  # with the traceback of the program
+            main(["run", f"{folder}/wrong.py"])
     (folder / "wrong.py").unlink()
+    assert main(["run", f"{folder}/wrong.py"]) == 1
+    assert f"run {folder}/wrong.py: No such file or directory\nHint: give" in capsys.readouterr().err
     (folder / "picture.png").write_bytes(b"\x89PNG")
     assert main(["run", f"{folder}/picture.png"]) == 1
     assert f"{folder}/picture.png is not a text in UTF-8" in capsys.readouterr().err
@@ -343,6 +349,18 @@ def test_a_start_that_is_refused_changes_nothing(
     with pytest.raises(CheckpointInUse):
         run(a=COUNTS)
     starting.release()
+
+
+def test_a_refused_start_of_a_flow_that_is_rebuilt_changes_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run(a=PAYERS, b=COUNTS)
+    saved = (tmp_path / "check" / "views.json").read_text()
+    refusals = [FlowChanged("x", hint="y."), CheckpointInUse("it runs", hint="stop it.")]
+    monkeypatch.setattr(ts.Dataflow, "start", mock.Mock(side_effect=refusals))
+    with pytest.raises(CheckpointInUse):
+        run(b=COUNTS)
+    assert (tmp_path / "check" / "views.json").read_text() == saved
 
 
 def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -37,6 +38,8 @@ from timely_spark.show.table import counted
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
+#: The errors of a server whose address is right, but not its port.
+_PORT = {errno.EADDRINUSE, errno.EACCES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,6 +204,8 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     try:
         pipeline = read_pipeline(options.path, dict(one.split("=", 1) for one in options.set))
     except OSError as error:
+        if any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise  # a program of the folder's
         hint = "give a folder of files of SQL and Python, or one such file."
         return _failed(with_hint(f"run {error.filename}: {error.strerror}", hint))
     except SyntaxError as error:  # in a file of Python
@@ -282,8 +287,10 @@ def _served(options: argparse.Namespace) -> int:
     checkpoints = [one for folder in options.checkpoint for one in checkpoints_in(folder)]
     try:
         server = Server(checkpoints, address=options.address, port=options.port, slo=options.slo)
-    except (OSError, OverflowError) as error:
-        hint = "choose another --port; 0 takes one that is free."
+    except (OSError, OverflowError, UnicodeError) as error:
+        hint = "choose another --address."
+        if isinstance(error, OverflowError) or getattr(error, "errno", None) in _PORT:
+            hint = "choose another --port; 0 takes one that is free."
         return _failed(with_hint(f"cannot listen at {options.address}:{options.port}: {error}", hint))
     print(f"{server.url}    (Ctrl-C ends it)", flush=True)  # noqa: T201
     with server, contextlib.suppress(KeyboardInterrupt):

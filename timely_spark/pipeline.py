@@ -158,7 +158,8 @@ class Pipeline:
         Its Delta table is replaced if a flow of this folder has written it. A view that is no longer defined
         stops; its table stays.
 
-        A start that is refused changes nothing, if no flow has started.
+        A start that is refused changes nothing, if no flow has started and the folder is on a local file
+        system. Elsewhere no lock keeps other starts away, and `views.json` stays as the start has written it.
 
         Args:
             spark: the session.
@@ -187,7 +188,6 @@ class Pipeline:
                     # what a dropped view built is read by others under another name
                     if number not in shrunk:
                         raise FlowChanged(error.message, hint=_REBUILD) from error
-                    changed()
                     parts.append(self._rebuilt(files, part, lines.append))
                 else:
                     changed()

@@ -603,7 +603,12 @@ def test_a_port_in_use_is_told(serve: Any, capsys: pytest.CaptureFixture[str]) -
     port = serve("/no/such").server_port
 
     assert main(["ui", "/no/such", "--port", str(port)]) == 1
-    assert f"cannot listen at 127.0.0.1:{port}" in capsys.readouterr().err
+    assert re.search(
+        rf"cannot listen at 127.0.0.1:{port}: .*\nHint: choose another --port", capsys.readouterr().err
+    )
+    for address in ("192.0.2.1", "::1", "a..b"):
+        assert main(["ui", "/no/such", "--port", "0", "--address", address]) == 1
+        assert "Hint: choose another --address" in capsys.readouterr().err
 
 
 def ask(server: Server, request: bytes) -> bytes:

@@ -198,7 +198,7 @@ def prometheus_metrics(
         except OSError as error:
             msg = f"prometheus_metrics() cannot listen at {address}:{port}: {error.strerror}"
             raise TimelyError(
-                msg, where=caller(), hint="stop the other server, or give another port."
+                msg, where=caller(), hint="stop the other server, or give another port or address."
             ) from None
     collector = Collector()
     chosen.register(collector)
