@@ -249,7 +249,8 @@ def test_files_and_properties_may_be_written_otherwise(written) -> None:
 
 
 @pytest.mark.slow
-def test_an_edge_from_a_node_to_itself_is_one_of_its_edges(written) -> None:
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.campaign)])
+def test_an_edge_from_a_node_to_itself_is_one_of_its_edges(written, epochs) -> None:
     prefix, nodes, edges = written(directed=False, seed=6)
     edges = [*edges, (nodes[0], nodes[0], 0.5)]
     with Path(f"{prefix}.e").open("a") as file:
@@ -260,7 +261,7 @@ def test_an_edge_from_a_node_to_itself_is_one_of_its_edges(written) -> None:
         expected = reference(algorithm, False, nodes, edges, root)  # noqa: FBT003
         if algorithm == "LCC":
             expected = reference(algorithm, False, nodes, edges[:-1], root)  # noqa: FBT003
-        assert simulated(prefix, algorithm, 1, seed=0, workers=2) == pytest.approx(expected, rel=1e-6)
+        assert simulated(prefix, algorithm, epochs, seed=0, workers=2) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_properties_name_the_files(written, tmp_path) -> None:

@@ -146,17 +146,18 @@ def expected(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_cycles_follow_the_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "seed"), [(4, 7), pytest.param(6, 5, marks=pytest.mark.campaign)])
+def test_cycles_follow_the_files(tmp_path: Path, count: int, seed: int) -> None:
     """Modules come and go, too, and with them the meaning of what others import."""
     from import_cycles import READ, difference, import_cycles, lines
     from imports import sources
 
-    draw = random.Random(7)
+    draw = random.Random(seed)
     names = [f"{package}.{module}" for package in "pqr" for module in "abcde"]
     files = ["p/__init__.py", "q/__init__.py", *(f"{name.replace('.', '/')}.py" for name in names)]
     before: dict[str, Any] = {}
     epochs, wanted = [], []
-    for _ in range(4):
+    for _ in range(count):
         for file in draw.sample(files, 9):
             imports = [f"import {name}" for name in [*names, "p", "q", "r", "os"]]
             imports += [f"from {name} import {of}" for name in "pqr" for of in "abcdexyz"]

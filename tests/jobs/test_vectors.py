@@ -39,8 +39,14 @@ def irises() -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [*(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2)), 3])
-def test_centres_are_those_of_lloyd_to_the_last_bit_while_points_come_and_go(workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "together"),
+    [(3, True), *(pytest.param(n, False, marks=pytest.mark.campaign) for n in (1, 2, 3))],
+)
+def test_centres_are_those_of_lloyd_to_the_last_bit_while_points_come_and_go(
+    workers: int,
+    together: bool,  # noqa: FBT001
+) -> None:
     import kmeans
 
     points = irises()
@@ -53,13 +59,18 @@ def test_centres_are_those_of_lloyd_to_the_last_bit_while_points_come_and_go(wor
     kmeans.kmeans(there, start).changes().capture("out")
     epochs = [
         [(*row, 1) for row in rows[:120]],
-        [*((*row, 1) for row in rows[120:]), *((*row, -1) for row in rows[50:90])],
+        [(*row, 1) for row in rows[120:]],
+        [(*row, -1) for row in rows[50:90]],
     ]
+    at = [points[:120], points, np.concatenate([points[:50], points[90:]])]
+    if together:  # points come and go in one epoch
+        epochs[1:], at[1:] = [epochs[1] + epochs[2]], at[2:]
     first = [(n, *map(float, row[1:])) for n, row in enumerate(rows[:60:20])]
 
-    out = run(flow, {"points": epochs, "centres": [first, []]}, workers=workers, seed=workers)["out"]
+    out = run(
+        flow, {"points": epochs, "centres": [first, *([] for _ in epochs[1:])]}, workers=workers, seed=workers
+    )["out"]
 
-    at = (points[:120], np.concatenate([points[:50], points[90:]]))
     for epoch, present in enumerate(at):
         table = ts.snapshot(out, at=epoch).sort_by("centre")
         found = np.stack([table[axis].to_numpy() for axis in axes], axis=1)
