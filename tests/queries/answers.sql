@@ -1018,6 +1018,23 @@ as 1
 as 2
 as 2
 
+SELECT q.as, CASE WHEN s.then > 1 THEN 2 WHEN s.as THEN 3 END AS x FROM (SELECT b AS as, struct(a AS then, b = 2 AS as) AS s FROM u) q
+----
+2 3
+3 2
+NULL 2
+
+-- a field has the name of a column as it is written; WINDOW may be the last clause before LIMIT
+
+SELECT to_json(array((t.a, t.b), (u.a, u.b))) AS x, (t.a, sum(t.b) OVER w, (SELECT max(e) FROM u), t.b + 1) AS y FROM t JOIN u ON t.a = u.a WHERE t.a = 1 ORDER BY t.b WINDOW w AS (ORDER BY t.b)
+----
+[{"a":1,"b":1},{"a":1,"b":2}] {"a":1,"col2":1,"col3":7,"col4":2}
+[{"a":1,"b":2},{"a":1,"b":2}] {"a":1,"col2":3,"col3":7,"col4":3}
+
+SELECT count(DISTINCT (a, a)) AS x, max((a, A, b)) < (2, 2, 4) AS y, sum(a) OVER w AS z FROM t GROUP BY a QUALIFY z > 1 WINDOW w AS (ORDER BY a)
+----
+1 true 3
+
 -- Spark refuses these, or has another answer: docs/sql.md
 
 SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1

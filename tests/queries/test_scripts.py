@@ -69,6 +69,48 @@ def test_a_parameter_may_be_called_as_a_keyword_is():
     assert {str(one.this) for one in tree.find_all(exp.Placeholder)} == {"from", "on", "limit"}
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT (a.src, b.w) AS x FROM edges a JOIN edges b ON a.src = b.dst", ["src", "w"]),
+        (
+            "SELECT (src, sum(w), rank() OVER (ORDER BY src)) AS x FROM edges GROUP BY src",
+            ["src", "col2", "col3"],
+        ),
+        ("SELECT src AS y, (y, (SELECT max(w) FROM edges), w AS z) AS x FROM edges", ["y", "col2", "z"]),
+        # Spark has one name twice
+        ("SELECT max((a.src, b.SRC)) AS x FROM edges a, edges b", ["src", "col2"]),
+        ("SELECT struct(a.*, b.w) AS x FROM edges a, edges b", ["src", "dst", "w", "col4"]),
+    ],
+)
+def test_a_field_has_the_name_of_a_column_as_it_is_written(query, names):
+    relation, _ = planned(query, {"edges": collection()})
+    assert [one.name for one in relation.schema.field("x").type] == names
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT CASE WHEN x.then > 1 THEN 2 END FROM t",
+        "SELECT CASE WHEN x.as THEN CAST(x.when AS int) END AS else FROM t",
+        "SELECT a AS as, r'as' AS x FROM t ORDER BY s.on",
+        "SELECT sum(a) OVER w FROM t ORDER BY a WINDOW w AS (ORDER BY a) LIMIT 1",
+        "SELECT sum(a) OVER w AS s FROM t QUALIFY s > 1 WINDOW w AS (ORDER BY a)",
+    ],
+)
+def test_words_of_clauses_may_be_names_and_a_window_behind_others(query):
+    assert parse_query(query)
+
+
+def test_a_view_reads_those_before_it_and_not_itself():
+    for query, hint in (
+        ("CREATE VIEW v AS SELECT * FROM v", "the tables are edges"),
+        ("CREATE VIEW v AS SELECT * FROM x; CREATE VIEW x AS SELECT 1", "write CREATE VIEW x before it"),
+    ):
+        with pytest.raises(SqlError, match=rf"(?s)no table [vx],.*Hint: {hint}"):
+            planned(query, {"edges": collection()})
+
+
 def test_a_script_keeps_nothing():
     flow = ts.Dataflow("kept")
     flow.input("edges", EDGES)
@@ -231,6 +273,17 @@ REFUSED = [
     ("SELECT x FROM edges", "no column x", "the columns are: src, dst, w"),
     ("SELECT srcc FROM edges", "no column srcc", "did you mean src?"),
     ("SELECT src FROM edge", "no table edge", "did you mean edges?"),
+    ("SELECT * FROM (WITH q AS (SELECT 1) SELECT * FROM q) x, q", "no table q", "the tables are edges"),
+    ("SELECT arg_maxx(w, src) FROM edges", "no function 'arg_maxx'", "write it as a function of columns"),
+    ("SELECT collect_lst(w) FROM edges", "no function 'collect_lst'", "did you mean collect_list?"),
+    ("SELECT w -> 'a' FROM edges", "a -> 'b' is not supported", "get_json_object"),
+    ("SELECT CAST(DATE '2024-01-01' AS int)", "date cannot be cast to int", "unix_date"),
+    (
+        "SELECT (w, 1) = (1, 1) FROM edges",
+        "struct<w:bigint,col2:int>",
+        "cast the fields to one type, as in (1, 5L)",
+    ),
+    ("SELECT src AS 'x' FROM edges", "a text or a number is not one", "Spark's SQL"),
     ("WITH r AS (SELECT 1 UNION SELECT * FROM r) SELECT * FROM r", "no table r", "WITH RECURSIVE"),
     ("SELECT src FROM edges a, edges b", "src is ambiguous", "write one of a.src, b.src"),
     (

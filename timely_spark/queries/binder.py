@@ -103,8 +103,8 @@ class Binder:
     #: the clauses of recursive names, and where in the text queries of `WITH` have their names
     clauses: list[Any] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    #: the names of the text's views and tables, in small letters
-    created: set[str] = field(default_factory=set)
+    #: the names of the text's views and tables that are still to come, in small letters
+    later: set[str] = field(default_factory=set)
 
     # -- expressions, and mistakes ---------------------------------------------------------------------------
 

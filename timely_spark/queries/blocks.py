@@ -15,7 +15,7 @@ from timely_spark.queries.frames import frame_of
 from timely_spark.queries.generators import is_generator
 from timely_spark.queries.relations import Limit, Projection, Relation, Window, selected
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
-from timely_spark.sql import parse
+from timely_spark.sql import parse, strict
 from timely_spark.sql.binder import near
 from timely_spark.sql.parse import exp
 
@@ -164,6 +164,7 @@ class Block(Aggregating):
         for call in {id(of): of for of in calls_of_stars if of is not None}.values():
             named = call.name.lower() == "struct"
             call.set("expressions", [each for one in call.expressions for each in expanded(one)])
+            strict.name_fields(call)
         return block
 
     def _starred(self, node: Any, star: Any) -> list[tuple[str | None, Any]]:

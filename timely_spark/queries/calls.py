@@ -8,6 +8,7 @@ from typing import Any
 
 from timely_spark.queries.binder import tree_of
 from timely_spark.sql import parse
+from timely_spark.sql.binder import OF_SEVERAL_ROWS
 from timely_spark.sql.parse import exp
 
 #: The aggregates by sqlglot's classes; and by the names that it leaves as they are.
@@ -45,6 +46,7 @@ RANKINGS = {
     "LastValue": "last_value", "First": "first_value", "Last": "last_value", "NthValue": "nth_value",
 }  # fmt: skip
 RANKING_NAMES = set(RANKINGS.values())
+OF_SEVERAL_ROWS.update((*AGGREGATES.values(), *NAMED, *RANKING_NAMES))
 
 
 def function_name(node: Any) -> str:

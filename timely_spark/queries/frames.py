@@ -108,9 +108,10 @@ def _parts(block: Aggregating, node: Any, named: Mapping[str, Any]) -> tuple[lis
     if (definition := named.get(name)) is None:
         hint = "define it behind HAVING: WINDOW w AS (PARTITION BY ...)."
         raise block.binder.refuse(node, f"no window {alias.name}", hint)
-    # `OVER (w ORDER BY x)` adds to what the window has
-    base = _parts(block, definition, {one: of for one, of in named.items() if one != name})
-    return partition or base[0], orders or base[1], spec if spec is not None else base[2]
+    if partition or orders or spec is not None:
+        hint = f"define it by itself, without {alias.name}: (PARTITION BY ... ORDER BY ...)."
+        raise block.binder.refuse(node, f"further clauses of the window {alias.name}", hint)
+    return _parts(block, definition, {one: of for one, of in named.items() if one != name})
 
 
 def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tuple[Any, ...]]:

@@ -184,9 +184,13 @@ class FromItems(Subqueries):
             return self.views[matches[0]]
         names = sorted(self.views)
         hint = near(name, names) or f"the tables are {', '.join(names) or 'none'}."
-        if any(one.alias.lower() == name.lower() for one in node.root().find_all(exp.CTE)):
+        around, named = node, set[str]()
+        while (around := around.parent) is not None:
+            if (clause := around.args.get("with_")) is not None:
+                named |= {one.alias.lower() for one in clause.expressions}
+        if name.lower() in named:
             hint = "write WITH RECURSIVE, where a query may read itself, and those behind it."
-        elif name.lower() in self.binder.created:
+        elif name.lower() in self.binder.later:
             hint = f"write CREATE VIEW {name} before it."
         raise self.binder.refuse(node, f"no table {name}", hint)
 

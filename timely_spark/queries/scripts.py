@@ -41,7 +41,7 @@ def statements(text: str) -> tuple[Binder, list[Any]]:
         trees = [parse.parse_query(cleared)]  # tells the mistake, and where it is
     trees = [parse.checked(text, tree) for tree in trees]
     binder = QueryBinder(text, clauses=clauses, zone=session_zone())
-    binder.created = {written_name(one.this).lower() for one in trees if isinstance(one, exp.Create)}
+    binder.later = {written_name(one.this).lower() for one in trees if isinstance(one, exp.Create)}
     for tree in trees:
         for one in tree.find_all(sqlglot.exp.Identifier):
             if one.name in MEANT:
@@ -65,6 +65,7 @@ def create_view(binder: Binder, tree: Any, views: dict[str, View]) -> str:
     """Add the view of a `CREATE VIEW` to those before it; its name."""
     target, name = tree.this, written_name(tree.this)
     named = type(target).__name__ == "Schema"
+    binder.later.discard(name.lower())
     with parse.stack_checked(binder.text):
         answer = binder.query(tree.expression, views)
     columns = tuple(one.name for one in target.expressions) if named else answer.names

@@ -27,6 +27,8 @@ Form: TypeAlias = "Callable[[ExpressionBinder, Any], Term]"
 SYNTAX: dict[str, Form] = {}
 #: by the name of the function
 SPECIAL: dict[str, Form] = {}
+#: the names of functions of several rows, which queries enter
+OF_SEVERAL_ROWS: set[str] = set()
 
 WRITE = "compute it before the flow, or by a function of your own: ts.function."
 
@@ -109,8 +111,8 @@ class ExpressionBinder:
             raise self.refuse(node, "a query in an expression", "join the collection instead.")
         kind = type(node).__name__
         hint = "select it alone, or by LATERAL VIEW." if isinstance(node, exp.UDTF) else WRITE
-        hint = _INSTEAD_OF.get(kind, hint)
-        raise self.refuse(node, f"{kind.upper()} ({text}) is not supported", hint)
+        what, hint = _INSTEAD_OF.get(kind, (f"{kind.upper()} ({text})", hint))
+        raise self.refuse(node, f"{what} is not supported", hint)
 
     def many(self, nodes: Sequence[exp.Expression]) -> list[Term]:
         """The terms of several nodes."""
@@ -194,7 +196,9 @@ class ExpressionBinder:
         fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
             problem = f"{name.removeprefix('$')} of ({', '.join(map(name_of, kinds))})"
-            raise self.refuse(node, problem, f"it takes ({function.takes or 'values of one type'}).")
+            of_rows = any(map(pa.types.is_struct, kinds))
+            one_type = f"cast {'the fields' if of_rows else 'them'} to one type{', as in (1, 5L)' * of_rows}."
+            raise self.refuse(node, problem, f"it takes ({function.takes})." if function.takes else one_type)
         # the first rule with the fewest casts
         expected, kind = min(
             fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], kinds, strict=True))
@@ -226,8 +230,7 @@ class ExpressionBinder:
             if name in _INSTEAD:
                 raise self.refuse(node, f"no function {name!r}", f"write {_INSTEAD[name]}")
             hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
-            aggregates = map(str.lower, parse.dialect().Parser.FUNCTIONS)
-            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions, *aggregates])
+            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions, *OF_SEVERAL_ROWS])
             raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
         return terms.UserCall(own.type, name, tuple(arguments), own.function, self.sql(node))
 
@@ -239,7 +242,12 @@ class ExpressionBinder:
             return terms.Constant(to, pa.scalar(None, to))
         if not castable(term.type, to):
             problem = f"{name_of(term.type)} cannot be cast to {name_of(to)}"
-            raise self.refuse(node, problem, "cast it to string first, or take a part of it.")
+            hint = "Spark has no such cast: write an expression of that type, or take a part of the value."
+            if term.type == pa.date32() and types.is_number(to):
+                hint = "write unix_date(d), the days since 1970."
+            elif to == pa.date32() and types.is_number(term.type):
+                hint = "write date_from_unix_date(n), of the days since 1970."
+            raise self.refuse(node, problem, hint)
         call = terms.FunctionCall(to, name, (term,), self.zone, self.sql(node))
         if isinstance(term, terms.Constant):
             try:
@@ -277,12 +285,12 @@ _OF_PATTERNS = {
     "the escape": "write the escape twice for itself, or name another one: LIKE 'a#%' ESCAPE '#'.",
     "the pattern": "years are y, months M, days d, hours H, minutes m, seconds s: 'yyyy-MM-dd HH:mm:ss'.",
 }
-#: by sqlglot's name of what other systems have, what to write
+#: by sqlglot's name of what other systems have, this, and what to write
 _INSTEAD_OF = {
-    "JSONExtract": "write get_json_object(text, '$.a').",
-    "JSONExtractScalar": "write get_json_object(text, '$.a').",
-    "Slice": "write slice(a, first, length).",
-    "Star": "list the columns; count(*) counts rows.",
+    "JSONExtract": ("a -> 'b'", "write get_json_object(text, '$.a')."),
+    "JSONExtractScalar": ("a ->> 'b'", "write get_json_object(text, '$.a')."),
+    "Slice": ("a[n:m]", "write slice(a, first, length)."),
+    "Star": ("*", "list the columns; count(*) counts rows."),
 }
 #: functions of Spark's that are missing, and what to write
 _INSTEAD = {

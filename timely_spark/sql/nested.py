@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from timely_spark.sql import terms, types
+from timely_spark.sql import strict, terms, types
 from timely_spark.sql.binder import ExpressionBinder, special, syntax, unaliased
 from timely_spark.sql.terms import Term
 from timely_spark.sql.types import name_of
@@ -42,20 +42,20 @@ def _map(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, "map_from_arrays", listed)
 
 
-def _name(node: Any, default: str) -> str:
-    """The name of a field that is a value."""
-    return str(node.alias_or_name if type(node).__name__ in _NAMED else default)
-
-
-_NAMED = {"Alias", "Column", "Dot", "Identifier"}
+def _names(node: Any, prefix: str, first: int) -> list[str]:
+    """The names of fields; that of its place has a value that is no name, and the second one of a name."""
+    names = list[str]()
+    for n, name in enumerate(node.meta[strict.FIELDS], first):
+        another = name and name.lower() not in map(str.lower, names)
+        names.append(name if another else f"{prefix}{n}")
+    return names
 
 
 @syntax("Tuple")
 @special("struct")
 def _struct(binder: ExpressionBinder, node: Any) -> Term:
     values = [binder.bind(unaliased(one)) for one in node.expressions]
-    names = [_name(one, f"col{n}") for n, one in enumerate(node.expressions, 1)]
-    return _of_fields(names, values)
+    return _of_fields(_names(node, "col", 1), values)
 
 
 @special("named_struct")
@@ -182,8 +182,7 @@ def _map_function(binder: ExpressionBinder, node: Any) -> Term:
 @special("arrays_zip", 1)
 def _arrays_zip(binder: ExpressionBinder, node: Any) -> Term:
     arrays = _operands(binder, node, node.expressions, types.is_array, "arrays")
-    named = enumerate(zip(node.expressions, arrays, strict=True))
-    fields = [(_name(one, str(n)), array.type.value_type) for n, (one, array) in named]
+    fields = [(name, one.type.value_type) for name, one in zip(_names(node, "", 0), arrays, strict=True)]
     kind = types.array_of(pa.struct(fields))
     return terms.FunctionCall(kind, "$zipped", tuple(arrays), binder.zone, binder.sql(node))
 

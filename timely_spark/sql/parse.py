@@ -88,6 +88,7 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
+        strict.name_fields(node)
         for wrong, problem, hint in strict.problems(node):
             raise mistake(text, start_near(wrong) or 0, problem, hint=hint, step=step)
     return _regrouped(text, tree, step)

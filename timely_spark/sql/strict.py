@@ -34,7 +34,10 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
         lambda before, words, _: before not in {"AS", "::"} or words[-1] not in {"CHAR", "VARCHAR"},
         "CHAR or VARCHAR without a length: write string",
     ),
-    "_parse_alias": (lambda _, words, __: words[-1] != "AS", "AS without a name"),
+    "_parse_alias": (
+        lambda _, words, __: words[-1] != "AS",
+        "AS without a name: a text or a number is not one",
+    ),
     "_parse_table_alias": (
         lambda before, words, _: words[-1] != "AS" and (before, words[0]) != (")", "("),
         "names of columns without that of a table",
@@ -83,7 +86,7 @@ def _written(parse: Any, fine: Fine, problem: str) -> Any:
     def read(parser: Any, *arguments: Any, **options: Any) -> Any:
         first = parser._index
         parsed = parse(parser, *arguments, **options)
-        words = [_word(one) for one in parser._tokens[first : parser._index]] or [""]
+        words = _words(parser._tokens[first : parser._index]) or [""]
         before, after = _word(parser._tokens[first - 1]), _word(parser._curr)
         if parsed is not None and not fine(before, words, after):
             parser.raise_error(problem)
@@ -119,6 +122,8 @@ def _clause(parse: Any) -> Any:
         word = parser._curr.text.upper()
         key, tree = parse(parser)
         place = _CLAUSES.index(key) if key in _CLAUSES else -1
+        if key == "windows":  # Spark has it behind QUALIFY and the orders, too
+            place = min(max([place, *(before for before, _ in parser.clauses)]), _CLAUSES.index("sort"))
         for before, other in parser.clauses:
             if before > place >= 0:
                 parser.raise_error(f"{word} behind {other}")
@@ -155,6 +160,15 @@ def _word(token: Any) -> str:
     return "" if quoted else str(token.text).upper()
 
 
+def _words(tokens: Sequence[Any]) -> list[str]:
+    """The words of tokens; nothing of one that others name: `x.then`, `a AS where`, `:on`."""
+    words = list[str]()
+    for one in tokens:
+        is_name = words and words[-1] in {"AS", ".", ":"} and one.text[:1].isalpha()
+        words.append("" if is_name else _word(one))
+    return words
+
+
 _EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
 _ENDING = {
     *_EXPECTING,
@@ -180,10 +194,9 @@ def _balanced(parse: Any) -> Any:
     def read(parser: Any, parse_method: Any, raw_tokens: Sequence[Any], sql: str = "") -> Any:
         parser.reset()
         parser.sql, opened, tokens = sql, list[Any](), raw_tokens
-        words = [*map(_word, tokens), "END OF TEXT"]
-        for token, before, word, after in zip(tokens, ["", *words], words, words[1:], strict=False):
-            is_name = before in {"AS", ".", ":"}
-            lacks = word in _EXPECTING and after in _ENDING and not is_name
+        words = [*_words(tokens), "END OF TEXT"]
+        for token, word, after in zip(tokens, words, words[1:], strict=False):
+            lacks = word in _EXPECTING and after in _ENDING
             if lacks or (word, after) in _NEVER:
                 parser.raise_error(f"{word} before {after.replace('END OF TEXT', 'the end')}", token)
             if token.token_type.name == "HEX_STRING" and sql[token.start] == "0":
@@ -197,6 +210,21 @@ def _balanced(parse: Any) -> Any:
         return parse(parser, parse_method, raw_tokens, sql)
 
     return read
+
+
+#: in a node's meta: the names of a row's fields as they are written, "" where a value is no name
+FIELDS = "fields"
+
+
+def name_fields(node: Any) -> None:
+    """Note the names of the fields of `(a, t.b)`, `struct` and `arrays_zip`: columns get other ones."""
+    kind = type(node).__name__
+    if kind == "Tuple" or (kind == "Anonymous" and node.name.lower() in {"struct", "arrays_zip"}):
+        written = (one.alias_or_name if type(one).__name__ in _NAMED else "" for one in node.expressions)
+        node.meta[FIELDS] = [*written]
+
+
+_NAMED = {"Alias", "Column", "Dot", "Identifier"}
 
 
 Problems: TypeAlias = Iterator[tuple[Any, str, str]]
@@ -246,7 +274,7 @@ def _of_group(node: Any) -> Problems:
 
 
 def _of_values(node: Any) -> Problems:
-    if not node.expressions and type(node.parent).__name__ not in {"Group", "GroupingSets"}:
+    if not node.expressions and type(node.parent).__name__ != "GroupingSets":
         yield node, "() without a value", "write a value."
 
 
