@@ -632,22 +632,53 @@ def test_a_file_of_json_is_read_again_only_if_a_name_is_in_it_in_another_case(
     assert len(opened) == 2
 
 
+@pytest.mark.parametrize("encoding", ["utf8", "utf16"])
 @pytest.mark.parametrize("read", ["n long", "n long, s string"])
-def test_rows_behind_a_quote_that_is_not_closed_are_not_lost(tmp_path: Path, read: str) -> None:
+def test_rows_behind_a_quote_that_is_not_closed_are_not_lost(
+    tmp_path: Path, read: str, encoding: str
+) -> None:
     """Arrow takes them for one value, or for the header."""
-    folder = folder_of(tmp_path, "csv")
-    for closed in (b'n,s\n1,"a\nb"\n', b'n,s\n1,"a\nb"""', b'n,s\n1,"a\n"\n2,b'):
-        (tmp_path / "a.csv").write_bytes(closed)
-        assert len(rows(folder, as_schema(read))) == closed.count(b",") - 1
+    folder = folder_of(tmp_path, ds.CsvFileFormat(read_options=csv.ReadOptions(encoding=encoding)))
+    for closed in ('n,s\n1,"a\nb"\n', 'n,s\n1,"a\nb"""', 'n,s\n1,"a\n"\n2,b', 'n,s\n1,"\n"\n', '"n","s\nt"'):
+        (tmp_path / "a.csv").write_bytes(closed.encode(encoding))
+        assert len(rows(folder, as_schema(read))) == closed.count(",") - 1
     for content, reason in (
-        (b'n,s\n1,"a\n2,b\n', "last row is not closed: the text behind it has 2 ends"),
-        (b'n,s\n1,"a\n2,b""', "last row is not closed"),
-        (b'n,"s\n1,a\n2,b\n', "header does not end"),
-        (bytes(100), "header does not end"),
+        ('n,s\n1,"a\n2,b\n', "last row is not closed: the text behind it has 2 ends"),
+        ('n,s\n1,"a\n2,b""', "last row is not closed"),
+        ('n,s\r1,"a\r2,b\r', "last row is not closed: the text behind it has 2 ends"),
+        ('n,"s\n1,a\n2,b\n', "header does not end"),
+        ('n"m,"s\n1,a\n2,b\n', "header does not end"),
+        ("\0" * 100, "header does not end"),
     ):
-        (tmp_path / "a.csv").write_bytes(content)
-        with pytest.raises(BadFile, match=rf"a.csv cannot be read: .*{reason}"):
+        (tmp_path / "a.csv").write_bytes(content.encode(encoding))
+        with pytest.raises(BadFile, match=rf"a.csv cannot be read: .*{reason}") as refused:
             rows(folder, as_schema(read))
+        assert "types" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "content"),
+    [
+        ({"escape_char": "\\"}, b'n,s\n1,"a\nsaid \\"hi\\""\n'),
+        ({"double_quote": False}, b'n,s\n1,"a\nb""'),
+        ({"invalid_row_handler": lambda _: "skip"}, b'n,s\n1,"a\nb"\nbad\n'),
+        ({"quote_char": False}, b'n,s\n1,"a\n'),
+        ({"quote_char": False}, b'n,"s'),
+    ],
+)
+def test_formats_of_csv_in_which_texts_end_otherwise_are_read(
+    tmp_path: Path, options: Any, content: bytes
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    folder = folder_of(tmp_path, ds.CsvFileFormat(parse_options=csv.ParseOptions(**options)))
+    assert [row["n"] for row in rows(folder, as_schema("n long"))] == [1][: content.count(b",") - 1]
+
+
+def test_the_last_column_of_csv_may_be_that_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "d=1").mkdir()
+    (tmp_path / "d=1" / "a.csv").write_text("n,d\n1,1\n2,1\n")
+    folder, schema = folder_of(tmp_path, "csv"), as_schema("n long, d long")
+    assert rows(folder, schema, ["n"]) == [{"n": 1}, {"n": 2}]
 
 
 @pytest.mark.parametrize(("lines", "end"), [(False, b""), (True, b"\n")])
@@ -664,6 +695,33 @@ def test_json_deeper_than_sparks_is_refused(tmp_path: Path, lines: Any, end: byt
         else:
             with pytest.raises(BadFile, match="more than 1,000 arrays and objects inside of each other"):
                 rows(folder, schema)
+
+
+def test_the_depth_of_json_is_counted_once_for_each_byte_wherever_a_chunk_ends() -> None:
+    """A long line was gone through again for each chunk."""
+    text = b'{"t": "\\\\\\"[[", "d": [{}, "]"], "": "\\\\"}\n["{"]\n'
+    for size in (1, 2, 3, 7, len(text)):
+        deep = json_files.Depth(997)
+        for at in range(0, len(text), size):
+            deep.check(text[at : at + size])
+            assert len(deep._text) <= 2
+        assert (deep._depth, deep._text) == (997, b"")
+        with pytest.raises(pa.ArrowInvalid, match="inside of each other"):
+            deep.check(b"[[[[")
+
+
+def test_nothing_is_read_of_json_at_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's thread would abort it, where a reader is not at its end."""
+    exits: list[Any] = []
+    monkeypatch.setattr(json_files.atexit, "register", exits.append)
+    monkeypatch.setattr(json_files.atexit, "unregister", exits.remove)
+    with json_files.reading_json(io.BytesIO(b'{"n": 1}\n'), ds.JsonFileFormat()):
+        (end,) = exits
+        end()
+        assert end.__self__.read(1) == b""
+    assert not exits
 
 
 def test_nothing_is_read_of_json_once_its_columns_are_known() -> None:
@@ -689,6 +747,14 @@ def test_metadata_of_spark_that_are_very_deep_are_a_bad_file(tmp_path: Path) -> 
     pq.write_table(TABLE.replace_schema_metadata({name: "[" * 100_000}), tmp_path / "a.parquet")
     with pytest.raises(BadFile, match=r"a.parquet cannot be read: .*nested too deeply"):
         rows(folder_of(tmp_path), as_schema("n long"))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "brotli"])
+@pytest.mark.parametrize("content", [b"", b"n,s", b'n,s\n1,"a\nb"\n'])
+def test_csv_is_checked_as_arrow_decompresses_it(tmp_path: Path, compression: str, content: bytes) -> None:
+    with pa.output_stream(str(tmp_path / f"a.csv.{compression}"), compression=compression) as file:
+        file.write(content)
+    assert len(rows(folder_of(tmp_path, "csv"), as_schema("n long, s string"))) == len(content) // 12
 
 
 @pytest.mark.parametrize(

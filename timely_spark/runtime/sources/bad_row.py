@@ -22,6 +22,9 @@ _IN_CSV = re.compile(
 )
 _IN_BLOCK = re.compile(r" (?:in row|at string index) \d+")
 
+#: What no types mend.
+_NO_TYPES = re.compile("is not closed|does not end|inside of each other")
+
 
 def with_place(folder: Any, part: Part, schema: pa.Schema, columns: Sequence[str], reason: str) -> str:
     """The reason why a part of a file cannot be read, with the first bad row, counted from 1, and its column.
@@ -78,6 +81,8 @@ def what_to_do(error: BaseException, reason: str, *, mendable: bool) -> str:
             "format=pyarrow.dataset.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=...)) or "
             "the same of CSV"
         )
+    if mendable and _NO_TYPES.search(reason):
+        return "mend it, and start again"
     if mendable:
         return "mend it, or declare types that fit all files (schema=), and start again"
     return "restore it from a backup, and start again"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -15,31 +16,43 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 #: The file's last column, beside those that are read.
 _LAST = "\0last"
-#: What no header without an end of its line has: quotes, NUL as in other formats, or a line after another.
-_ROWS = re.compile(rb'["\0]|[^\s\xef\xbb\xbf]\s*[\r\n]')
+#: What no header without an end of its line has, beside names in quotes: a line after another.
+_ROWS = re.compile(rb"[^\s\xef\xbb\xbf]\s*[\r\n]")
+_ENDS = re.compile(rb"\r\n|\r|\n")
 _CHUNK = 1 << 20
+#: What Arrow's format of CSV decompresses, and its streams do not.
+_COMPRESSED = {".zstd": "zstd", ".brotli": "brotli"}
 
 
-def check_header(opened: Opened) -> None:
+def open_stream(place: Any, path: str, form: Any) -> Any:
+    """The content of a file of text as Arrow reads it: decompressed as its name says, in UTF-8."""
+    stream = place.open_input_stream(path, compression=_COMPRESSED.get(PurePosixPath(path).suffix, "detect"))
+    encoding = getattr(form.default_fragment_scan_options.read_options, "encoding", "utf8")  # JSON is UTF-8
+    return pa.transcoding_input_stream(stream, encoding, "utf8")
+
+
+def check_header(opened: Opened, form: Any) -> None:
     """Check that a file in which Arrow finds no header has no rows either.
 
     Raises:
         pa.ArrowInvalid: it may have some.
     """
+    quote = _quote(form)
     with opened() as stream:
-        held = b""
-        while chunk := stream.read(_CHUNK):
-            if _ROWS.search(held + chunk):
-                msg = "its header does not end: a quote in it is not closed, or it is not a file of CSV"
-                raise pa.ArrowInvalid(msg)
-            held = chunk[-1:]
+        text = b""
+        while len(text) < _CHUNK and (chunk := stream.read(_CHUNK)):
+            text += chunk
+    names = re.sub(rb"%b[^%b]*%b" % ((re.escape(quote),) * 3), b"", text) if quote else text
+    if b"\0" in text or (quote and quote in names) or _ROWS.search(names):
+        msg = "its header does not end: a quote in it is not closed, or it is not a file of CSV"
+        raise pa.ArrowInvalid(msg)
 
 
 def with_last(
-    schema: pa.Schema, columns: Mapping[str, pc.Expression], last: str
+    schema: pa.Schema, columns: Mapping[str, pc.Expression], last: str, constant: Collection[str]
 ) -> tuple[pa.Schema, dict[str, pc.Expression]]:
     """The schema, and the columns to read: also the file's last one, as it is unless it is read anyway."""
-    if last not in columns:
+    if last not in columns and last not in constant:
         schema = schema.set(schema.get_field_index(last), pa.field(last, pa.binary()))
     return schema, {**columns, _LAST: pc.field(last)}
 
@@ -48,7 +61,7 @@ def closed(batches: Iterable[pa.RecordBatch], opened: Opened, form: Any) -> Iter
     """The batches without the file's last column.
 
     Raises:
-        pa.ArrowInvalid: the last value has several lines, and no quote is at its end.
+        pa.ArrowInvalid: the last value has several lines, and the file ends where it does, without a quote.
     """
     value: Any = None
     for batch in batches:
@@ -56,16 +69,19 @@ def closed(batches: Iterable[pa.RecordBatch], opened: Opened, form: Any) -> Iter
             value = batch.column(_LAST)[-1].as_py()
         yield batch.select([name for name in batch.schema.names if name != _LAST])
     text = value.encode() if isinstance(value, str) else value
-    quote = form.parse_options.quote_char
-    encoding = form.default_fragment_scan_options.read_options.encoding
-    if not (quote and isinstance(text, bytes) and b"\n" in text and len(quote.encode(encoding)) == 1):
+    quote = _quote(form)
+    if not (quote and isinstance(text, bytes) and text.strip() and (ends := len(_ENDS.findall(text)))):
         return
+    written = quote + (text.replace(quote, quote * 2) if form.parse_options.double_quote else text)
     with opened() as stream:
         end = b""
         while chunk := stream.read(_CHUNK):
-            end = (end + chunk)[-_CHUNK:]
-    end = end.rstrip()
-    if (len(end) - len(end.rstrip(quote.encode()))) % 2 == 0:  # two quotes are one that belongs to the text
-        ends = text.count(b"\n")
+            end = (end + chunk)[-len(written) :]
+    if end == written:
         msg = f"a quote in its last row is not closed: the text behind it has {ends:,} ends of lines"
         raise pa.ArrowInvalid(msg)
+
+
+def _quote(form: Any) -> bytes:
+    """The quote of a format; nothing if it has none."""
+    return (form.parse_options.quote_char or "").encode()

@@ -49,7 +49,8 @@ def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any, opened: Opened)
     except pa.ArrowInvalid as error:
         if not re.search("Empty (JSON stream|CSV file)", str(error)):
             raise
-        check_header(opened)
+        if "CSV" in str(error):
+            check_header(opened, fragment.format)
         return None
 
 

@@ -23,7 +23,7 @@ from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.sources.bad_row import what_to_do, with_place
-from timely_spark.runtime.sources.csv_files import closed, with_last
+from timely_spark.runtime.sources.csv_files import closed, open_stream, with_last
 from timely_spark.runtime.sources.file_formats import (
     Decompressed,
     Format,
@@ -434,7 +434,7 @@ class Folder:
             with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
-                opened = partial(self.place[0].open_input_stream, path)
+                opened = partial(open_stream, self.place[0], path, self.format)
                 if (own := unless_empty(self._columns_of, fragment, opened)) is None:
                     continue
                 present = {*own.names, *dict(values)}
@@ -465,7 +465,7 @@ class Folder:
                 defaults = self._defaults(schema, exprs)
                 exprs |= {name: value for name, value in defaults.items() if name not in present}
                 if self.kind == "csv":
-                    every, exprs = with_last(every, exprs, own.names[-1])
+                    every, exprs = with_last(every, exprs, own.names[-1], dict(values))
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
                 batches = scanner.to_batches()
                 yield from valid(closed(batches, opened, self.format) if self.kind == "csv" else batches)

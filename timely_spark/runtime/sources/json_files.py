@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
 #: The most arrays and objects inside of each other, as in Spark: 100,000 overflow the stack of Arrow.
 _DEEPEST = 1000
+#: The steps that brackets take, 0 for a quote; and all other bytes.
+_STEPS = bytes.maketrans(b'{[}]"', b"\1\1\xff\xff\0")
+_OTHERS = bytes({*range(256)} - {*b'{[}]"'})
 #: Seconds after which the thread that reads ahead is so far ahead that it waits.
 _FAR_AHEAD = 0.1
 #: So long a regular expression is not given to Arrow, which takes a second per MB from a length of 40,000 on.
@@ -44,9 +48,9 @@ class Depth:
     pyarrow.lib.ArrowInvalid: it has more than 1,000 arrays and objects inside of each other
     """
 
-    def __init__(self) -> None:
-        #: what has no end of a line yet, and the depth at its begin
-        self._line, self._before = b"", 0
+    def __init__(self, depth: int = 0) -> None:
+        #: how many are open, and what of a text that goes on decides how it does: a quote, a backslash
+        self._depth, self._text = depth, b""
 
     def check(self, chunk: bytes) -> None:
         """Check what comes next.
@@ -54,35 +58,18 @@ class Depth:
         Raises:
             pa.ArrowInvalid: it is too deep.
         """
-        data = self._line + chunk
-        codes = np.frombuffer(data, np.uint8)
-        ends = np.flatnonzero(codes == ord("\n"))
-        complete = int(ends[-1]) + 1 if len(ends) else 0
-        self._line = data[complete:]
-        if not self._before and _has_records(codes, ends):
-            opening = (codes | 32) == ord("{")  # also of [
-            if np.add.reduceat(opening, np.append(0, ends), dtype=np.int32).max() <= _DEEPEST:
-                return  # brackets in texts are counted, too
-        self._before = _depth_after(data[:complete], self._before)
-        _depth_after(self._line, self._before)
-
-
-def _has_records(codes: np.ndarray, ends: np.ndarray) -> bool:
-    """Whether each line is a record: no line of a record begins with { if the line before it ends with }."""
-    last = ends - 1 - (codes[ends - 1] == ord("\r"))
-    begins = np.append(0, ends[ends < len(codes) - 1] + 1)
-    return bool(np.all(codes[last] == ord("}")) and np.all(codes[begins] == ord("{")))
-
-
-def _depth_after(data: bytes, before: int) -> int:
-    codes = np.frombuffer(data.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
-    outside = ~np.logical_xor.accumulate(codes == ord('"'))  # of texts
-    steps = (outside & (codes | 32 == ord("{"))).astype(np.int8) - (outside & (codes | 32 == ord("}")))
-    depth = np.cumsum(steps, dtype=np.int32) + before
-    if depth.max(initial=0) > _DEEPEST:
-        msg = f"it has more than {_DEEPEST:,} arrays and objects inside of each other"
-        raise pa.ArrowInvalid(msg)
-    return int(depth[-1]) if len(depth) else before
+        data = self._text + chunk
+        if b"\\" in data:
+            data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        inside = data.count(b'"', data.rfind(b"\n") + 1) % 2  # no text has several lines
+        self._text = b'"' * inside + b"\\" * data.endswith(b"\\")
+        steps = np.frombuffer(data.translate(_STEPS, _OTHERS), np.int8)
+        outside = ~np.logical_xor.accumulate(steps == 0)  # of texts
+        depth = np.cumsum(steps * outside, dtype=np.int32) + self._depth
+        if depth.max(initial=0) > _DEEPEST:
+            msg = f"it has more than {_DEEPEST:,} arrays and objects inside of each other"
+            raise pa.ArrowInvalid(msg)
+        self._depth = int(depth[-1]) if len(depth) else self._depth
 
 
 class NullsAsObjects:
@@ -162,6 +149,7 @@ def reading_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None 
     )
     read = getattr(json, "open_json", json.read_json)  # an older Arrow reads the whole file
     content = NullsAsObjects(stream)
+    atexit.register(content.end)
     try:
         file = pa.PythonFile(content, mode="r")
         yield read(file, read_options=options.read_options, parse_options=parse)
@@ -169,6 +157,7 @@ def reading_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None 
         raise content.error or error from None
     finally:
         content.end()
+        atexit.unregister(content.end)
     if schema is not None and content.error is not None:
         raise content.error
 
