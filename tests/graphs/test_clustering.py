@@ -52,7 +52,7 @@ def test_edges_come_and_go(follows, changing, workers, seed, directed) -> None:
     assert sum(len(one) for one in rows.values()) > 12
 
 
-@pytest.mark.campaign  # in every run edges come and go, in the test above
+@pytest.mark.campaign  # in every run they come and go in the test above, at one seed
 @both
 @pytest.mark.parametrize("size", [(10, 20, 10), (30, 200, 6)])
 def test_a_window_slides(follows, window, size, directed) -> None:

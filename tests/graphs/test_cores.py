@@ -52,7 +52,7 @@ def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, see
     assert sum(len(one) for one in rows.values()) > 6
 
 
-@pytest.mark.campaign  # in every run edges come and go, in the test above
+@pytest.mark.campaign  # in every run they come and go in the test above, at one seed
 @every
 @pytest.mark.parametrize("size", [(10, 20, 6), (40, 110, 8)])
 def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:

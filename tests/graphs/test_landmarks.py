@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import networkx as nx
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
@@ -98,8 +100,29 @@ def test_only_the_least_distances_must_be_within_64_bits() -> None:
     assert run(flow, weights | {"nodes": [[4, 1]]})["out"].rows() == {
         0: [(1, 2, 5, 5, 1), (2, 4, 2**62, 2**62, 1)]
     }
-    with pytest.raises(VertexError, match=r"(?s)test_landmarks.*overflow, of {'src': 1.*\nHint: .*double"):
+    with pytest.raises(VertexError, match=r"(?s)test_landmarks.*'upper', of {'src': 1.*\nHint: .*double"):
         run(flow, {"edges": [[(1, 2, 2), (1, 4, 2**62), (2, 4, 2**62)]], "nodes": [[4]]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other", "bound"),
+    [
+        ("int", 5, 7, pa.int32()),
+        ("long", -5, -3, pa.int64()),
+        ("decimal(10, 2)", Decimal(5), Decimal(7), pa.decimal128(11, 2)),
+    ],
+)
+def test_bounds_of_distances_of_any_type(kind: str, one: Any, other: Any, bound: pa.DataType) -> None:
+    flow = ts.Dataflow("types")
+    distances = flow.input("distances", f"node long, landmark long, distance {kind}").collection()
+    result = distance_bounds(distances, flow.input("pairs", LONGS).collection())
+    result.changes().capture("out")
+    beyond = [(1, 8, 2**62), (2, 8, 2**62)] if kind == "long" else []
+
+    made = run(flow, {"distances": [[(1, 9, one), (2, 9, other), *beyond]], "pairs": [[(1, 2)]]})["out"]
+
+    assert made.rows() == {0: [(1, 2, abs(one - other), one + other, 1)]}
+    assert result.schema.field("lower").type == result.schema.field("upper").type == bound
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -173,7 +173,11 @@ def played(flow: ts.Dataflow, inputs: Any, **how: Any) -> Rows:
 
 
 def check(seed: int) -> list[str]:
-    """Check the program of a seed; returns its operators."""
+    """Check the program of a seed; returns its operators.
+
+    Both runs of a program with ranks of a tolerance get their epochs one after the other: with epochs in
+    flight together it may have other ranks.
+    """
     program, draw = Program.of(seed), random.Random(f"schedule {seed}")
     inputs, workers, used = program.inputs(), draw.choice([2, 2, 3, 3, 5, 5, 8, 17]), list[str]()
     flow = program.flow(used.append)

@@ -9,7 +9,7 @@ from timely_spark.authors import algorithm, caller, check_collection, check_colu
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import nodes_of
-from timely_spark.graphs.paths import sum_of, weighed, within_limit
+from timely_spark.graphs.paths import FAR, sum_of, weighed, within_limit
 
 
 @algorithm
@@ -71,7 +71,7 @@ def landmarks(
         return farther.concat(start).min("distance", keys=["node", "landmark"])
 
     distances = start.iterate(hop, name=name)
-    return distances if weight is None else within_limit(distances, "distance")
+    return distances if weight is None else within_limit(distances, "distance", ["node", "landmark"])
 
 
 @algorithm
@@ -110,7 +110,8 @@ def distance_bounds(
     Raises:
         GraphError: `distances` or `pairs` is not a collection.
         SchemaError: a column is missing, or nodes are not of one type.
-        VertexError: when it runs: the upper bound of a pair is 2^63 - 1 or more.
+        VertexError: when it runs: the upper bound of a pair is 2^63 - 1 or more; a sum of two distances is
+            beyond their type, if that is shorter.
 
     Source: Potamias et al., Fast shortest path distance estimation in large networks, CIKM 2009.
     """
@@ -126,8 +127,12 @@ def distance_bounds(
     of_dst = distances.select("node", "landmark", other="distance")
     both = from_src.join(of_dst, left=["dst", "landmark"], right=["node", "landmark"])
     first, second = pc.field("distance"), pc.field("other")
-    total = sum_of(both.schema.field("distance").type, "distance", "other")
-    each = both.select("src", "dst", lower=pc.abs_checked(first - second), upper=total)
+    near = first
+    if distances.schema.field("distance").type == pa.int64():  # a sum is at most the greatest one
+        room = pc.subtract(pc.scalar(FAR), pc.max_element_wise(second, pc.scalar(0), skip_nulls=False))
+        near = pc.min_element_wise(first, room, skip_nulls=False)
+    each = both.select("src", "dst", lower=pc.abs_checked(first - second), upper=near + second)
     lower = each.select("src", "dst", "lower").max("lower", keys=["src", "dst"])
-    upper = within_limit(each.select("src", "dst", "upper").min("upper", keys=["src", "dst"]), "upper")
+    least = each.select("src", "dst", "upper").min("upper", keys=["src", "dst"])
+    upper = within_limit(least, "upper", ["src", "dst"])
     return lower.join(upper, on=["src", "dst"], name=name)

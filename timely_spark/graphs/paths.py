@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import algorithm, caller
+from timely_spark.authors import DIFF, Stateless, algorithm, caller
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import edges_of, nodes_of
 
 #: a distance that is as great or greater
-_FAR = 2**63 - 1
+FAR = 2**63 - 1
 
 
 @algorithm
@@ -141,7 +142,7 @@ def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | N
         return farther.concat(start).min("distance", keys="node")
 
     distances = start.iterate(hop, name=name)
-    return distances if hops else within_limit(distances, "distance")
+    return distances if hops else within_limit(distances, "distance", ["node"])
 
 
 def sum_of(kind: pa.DataType, one: str, other: str, *, hops: bool = False) -> pc.Expression:
@@ -153,14 +154,44 @@ def sum_of(kind: pa.DataType, one: str, other: str, *, hops: bool = False) -> pc
     total = pc.add(pc.field(one), pc.field(other))
     if hops or pa.types.is_floating(kind):
         return total
-    return pc.if_else(pc.less(total, pc.scalar(0)), pc.scalar(_FAR), total)
+    return pc.if_else(pc.less(total, pc.scalar(0)), pc.scalar(FAR), total)
 
 
-def within_limit(distances: Collection, column: str) -> Collection:
-    """The least distances: it is an error if one of these is beyond 64 bits."""
-    if pa.types.is_floating(distances.schema.field(column).type):
+def within_limit(distances: Collection, column: str, keys: Sequence[str]) -> Collection:
+    """The least distances of their keys: it is an error if one of these is beyond 64 bits."""
+    if distances.schema.field(column).type != pa.int64():
         return distances
-    return distances.where(pc.greater(pc.add_checked(pc.field(column), pc.scalar(1)), pc.scalar(0)))
+    stream, all_ = distances.stream, distances.stream.schema
+    (within,) = stream.then(
+        "within_limit",
+        [all_],
+        vertex=_Within(column, keys),
+        keeps={name: name for name in all_.names},
+        own=(DIFF,),
+    )
+    return distances.like(within, once=distances.once)
+
+
+class _Within(Stateless):
+    """Refuse a distance of 2^63 - 1, which stands for all that are greater."""
+
+    one_each = True
+
+    def __init__(self, column: str, keys: Sequence[str]) -> None:
+        self.column, self.keys = column, keys
+
+    def reads(self, columns: Sequence[str], schema: pa.Schema) -> set[str]:
+        """The distance and its keys, too."""
+        return {*columns, self.column, *self.keys}
+
+    def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
+        """The batch as it is."""
+        far = pc.equal(batch.column(self.column), FAR)
+        if pc.any(far).as_py():
+            of = batch.select(self.keys).filter(far).slice(0, 1).to_pylist()[0]
+            msg = f"the least distance, {self.column!r}, of {of} is 2^63 - 1 or more"
+            raise SchemaError(msg, hint="cast weights to 'double', or give smaller ones.")
+        return (batch,)
 
 
 def _checked(edges: Any, *, signed: bool) -> Any:

@@ -28,7 +28,7 @@ from timely_spark.authors import (
 from timely_spark.graphs.affected import Affected, summed, unique
 from timely_spark.graphs.forest import Forest, components, negated, spanning_forest
 from timely_spark.graphs.pairs import in_bytes, insert_pairs, pairs_of, states_with
-from timely_spark.graphs.places import OF, PLACE, TO, all_placed, homed, homed_schema, in_places
+from timely_spark.graphs.places import OF, PLACE, TO, homed, homed_schema, in_places
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
@@ -57,10 +57,6 @@ class _LocalForests(BufferingVertex):
         self.reported: dict[int, tuple[int, int]] = {}
         #: of the trees that there were after all edges had got places; 0 if none have yet
         self.trees = 0
-
-    def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Buffer edges until all that enter with them have places."""
-        super().on_recv(edge, time if edge else all_placed(time), batch)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """The edges of an epoch, or what workers tell after it."""
