@@ -196,9 +196,10 @@ class ExpressionBinder:
         fitting = [typed for rule in function.rules if (typed := rule(kinds, self.zone)) is not None]
         if not fitting:
             problem = f"{name.removeprefix('$')} of ({', '.join(map(name_of, kinds))})"
-            of_rows = any(map(pa.types.is_struct, kinds))
-            one_type = f"cast {'the fields' if of_rows else 'them'} to one type{', as in (1, 5L)' * of_rows}."
-            raise self.refuse(node, problem, f"it takes ({function.takes})." if function.takes else one_type)
+            hint = f"it takes ({function.takes})." if function.takes else "give it values of one type."
+            if not function.takes and any(map(pa.types.is_struct, kinds)):
+                hint = "cast the fields to one type, as in (1, 5L)."
+            raise self.refuse(node, problem, hint)
         # the first rule with the fewest casts
         expected, kind = min(
             fitting, key=lambda typed: sum(a != b for a, b in zip(typed[0], kinds, strict=True))
