@@ -190,11 +190,15 @@ _PAIRS = {"(": ")", "[": "]"}
 
 def _balanced(parse: Any) -> Any:
     """Read statements in which no word lacks what it expects, and no parenthesis the other one."""
+    from sqlglot import TokenType
 
     def read(parser: Any, parse_method: Any, raw_tokens: Sequence[Any], sql: str = "") -> Any:
         parser.reset()
         parser.sql, opened, tokens = sql, list[Any](), raw_tokens
         words = [*_words(tokens), "END OF TEXT"]
+        for token, *three in zip(tokens[1:], words, words[1:], words[2:], strict=False):
+            if three == ["GROUP BY", "ALL", ","]:  # a column of this name
+                token.token_type = TokenType.VAR
         for token, word, after in zip(tokens, words, words[1:], strict=False):
             lacks = word in _EXPECTING and after in _ENDING
             if lacks or (word, after) in _NEVER:
