@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timely_spark as ts
+from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.graphs import lcc
 from timely_spark.testing import Simulation, run
@@ -37,11 +38,9 @@ def coefficients(directed: bool) -> Callable[..., Iterable[tuple[Any, float]]]: 
 
 
 @pytest.mark.slow
-@both
-@pytest.mark.parametrize(
-    ("workers", "seed"), [(1, None), pytest.param(2, 0, marks=pytest.mark.campaign), (3, 1)]
-)
-def test_edges_come_and_go(follows, changing, workers, seed, directed) -> None:
+@pytest.mark.share(1)
+@pytest.mark.parametrize(("directed", "workers", "seed"), in_turn([True, False], [(1, None), (3, 1), (2, 0)]))
+def test_edges_come_and_go(follows, changing, directed, *, workers, seed) -> None:
     edges = changing(8, 24, 5, seed=workers)
 
     rows = follows(
@@ -52,7 +51,7 @@ def test_edges_come_and_go(follows, changing, workers, seed, directed) -> None:
     assert sum(len(one) for one in rows.values()) > 12
 
 
-@pytest.mark.campaign  # in every run they come and go in the test above, at one seed
+@pytest.mark.campaign  # in every run edges come and go, in the test above
 @both
 @pytest.mark.parametrize("size", [(10, 20, 10), (30, 200, 6)])
 def test_a_window_slides(follows, window, size, directed) -> None:

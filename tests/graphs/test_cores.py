@@ -41,6 +41,7 @@ every = pytest.mark.parametrize(("algorithm", "oracle"), CASES.values(), ids=CAS
 
 
 @pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize(
     ("algorithm", "oracle", "workers", "seed"), in_turn(CASES.values(), [(1, None), (3, 1)])
 )
@@ -52,7 +53,7 @@ def test_edges_come_and_go(follows, changing, algorithm, oracle, *, workers, see
     assert sum(len(one) for one in rows.values()) > 6
 
 
-@pytest.mark.campaign  # in every run they come and go in the test above, at one seed
+@pytest.mark.campaign  # in every run edges come and go, in the test above
 @every
 @pytest.mark.parametrize("size", [(10, 20, 6), (40, 110, 8)])
 def test_a_window_slides(follows, window, algorithm, oracle, size) -> None:

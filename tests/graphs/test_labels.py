@@ -56,7 +56,7 @@ def test_edges_come_and_go(follows, changing, workers, seed) -> None:
     assert sum(len(one) for one in rows.values()) > 12
 
 
-@pytest.mark.campaign  # in every run they come and go in the test above, at one seed
+@pytest.mark.campaign  # in every run edges come and go, in a case of the test above
 @pytest.mark.parametrize("iterations", [1, 2, 7])
 def test_a_window_slides(follows, window, iterations) -> None:
     given = {"edges": (LONGS, window(30, 50, 6))}
