@@ -78,6 +78,13 @@ def test_a_query_has_the_answer_of_spark(seed: int, part: int) -> None:
     assert {query: rows_of(table) for query, table in zip(some, tables, strict=True)} == some
 
 
+@pytest.mark.slow
+def test_a_query_with_an_answer_can_be_read() -> None:
+    """All of them in every run, in which a part has its answers compared."""
+    for query in (*ANSWERS, *OTHER_ANSWERS):
+        assert statements(query)[1]
+
+
 @pytest.mark.spark
 @pytest.mark.campaign
 def test_spark_has_these_answers_and_no_other(spark: SparkSession) -> None:

@@ -93,8 +93,8 @@ def test_a_field_has_the_name_of_a_column_as_it_is_written(query, names):
     [
         "SELECT CASE WHEN x.then > 1 THEN 2 END FROM t",
         "SELECT CASE WHEN x.as THEN CAST(x.when AS int) END AS else FROM t",
-        "SELECT a AS as, r'as' AS x FROM t ORDER BY s.on",
         "SELECT a, count(*) FROM t GROUP BY all, a",
+        "SELECT a AS as, r'as' AS x FROM t WHERE r'as' = 'as' AND s.where ORDER BY s.on",
         "SELECT sum(a) OVER w FROM t ORDER BY a WINDOW w AS (ORDER BY a) LIMIT 1",
         "SELECT sum(a) OVER w AS s FROM t QUALIFY s > 1 WINDOW w AS (ORDER BY a)",
     ],
