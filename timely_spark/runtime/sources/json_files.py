@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NULLS = re.compile(rb"(\}[ \t\r]*\n(?:\xef\xbb\xbf)?)((?:\s*null)+)")
 _OPEN = re.compile(rb"\}[ \t\r]*(?:\n(?:\xef(?:\xbb(?:\xbf)?)?)?)?(?:\s*null)*\s*(?:n|nu|nul)?\Z")
 #: The most arrays and objects inside of each other, as in Spark: 100,000 overflow the stack of Arrow.
-_DEEPEST = 1000
+DEEPEST = 1000
 #: The steps that brackets take, 0 for a quote; and all other bytes.
 _STEPS = bytes.maketrans(b'{[}]"', b"\1\1\xff\xff\0")
 _OTHERS = bytes({*range(256)} - {*b'{[}]"'})
@@ -66,8 +66,8 @@ class Depth:
         steps = np.frombuffer(data.translate(_STEPS, _OTHERS), np.int8)
         outside = ~np.logical_xor.accumulate(steps == 0)  # of texts
         depth = np.cumsum(steps * outside, dtype=np.int32) + self._depth
-        if depth.max(initial=0) > _DEEPEST:
-            msg = f"it has more than {_DEEPEST:,} arrays and objects inside of each other"
+        if depth.max(initial=0) > DEEPEST:
+            msg = f"it has more than {DEEPEST:,} arrays and objects inside of each other"
             raise pa.ArrowInvalid(msg)
         self._depth = int(depth[-1]) if len(depth) else self._depth
 
@@ -75,7 +75,7 @@ class Depth:
 class NullsAsObjects:
     r"""A stream of bytes, where records that are null are objects without members, which make the same rows.
 
-    It ends with an error if more than `_DEEPEST` arrays and objects are inside of each other.
+    It ends with an error if more than `DEEPEST` arrays and objects are inside of each other.
 
     >>> import io
     >>> lines = NullsAsObjects(io.BytesIO(b'null\n{"a":\nnull}\n null \n'))

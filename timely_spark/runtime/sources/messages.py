@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import json
 
 from timely_spark.runtime.sources.file_types import times_as_texts
-from timely_spark.runtime.sources.json_files import Depth
+from timely_spark.runtime.sources.json_files import DEEPEST, Depth
 
 #: What Arrow raises for values that it cannot read; and where it names the first of them.
 _UNREADABLE = (pa.ArrowException, ValueError, OverflowError)
@@ -122,7 +122,8 @@ class Json(Decoder):
         texts = pa.struct([field.with_type(times_as_texts(field.type)) for field in fields])
         ends = np.frombuffer(prepared.buffers()[1], np.int32)
         lines = prepared.buffers()[2].slice(ends[start], ends[end] - ends[start])
-        Depth(-1).check(bytes(lines))  # the number's object is not the value's
+        if np.diff(ends[start : end + 1]).max() > DEEPEST:  # the lines' own object is not the value's
+            Depth(-1).check(bytes(lines))
         parse = json.ParseOptions(
             explicit_schema=pa.schema({"number": pa.int64(), "value": texts}),
             unexpected_field_behavior="ignore",
