@@ -637,19 +637,22 @@ def test_a_file_of_json_is_read_again_only_if_a_name_is_in_it_in_another_case(
 def test_rows_behind_a_quote_that_is_not_closed_are_not_lost(
     tmp_path: Path, read: str, encoding: str
 ) -> None:
-    """Arrow takes them for one value, or for the header."""
+    """Arrow takes them for one value, or for the header. Columns that nobody reads are not looked at."""
     folder = folder_of(tmp_path, ds.CsvFileFormat(read_options=csv.ReadOptions(encoding=encoding)))
     for closed in ('n,s\n1,"a\nb"\n', 'n,s\n1,"a\nb"""', 'n,s\n1,"a\n"\n2,b', 'n,s\n1,"\n"\n', '"n","s\nt"'):
         (tmp_path / "a.csv").write_bytes(closed.encode(encoding))
         assert len(rows(folder, as_schema(read))) == closed.count(",") - 1
-    for content, reason in (
+    in_values = (
         ('n,s\n1,"a\n2,b\n', "last row is not closed: the text behind it has 2 ends"),
         ('n,s\n1,"a\n2,b""', "last row is not closed"),
         ('n,s\r1,"a\r2,b\r', "last row is not closed: the text behind it has 2 ends"),
+    )
+    in_headers = (
         ('n,"s\n1,a\n2,b\n', "header does not end"),
         ('n"m,"s\n1,a\n2,b\n', "header does not end"),
         ("\0" * 100, "header does not end"),
-    ):
+    )
+    for content, reason in in_headers + in_values * ("s" in read.split()):
         (tmp_path / "a.csv").write_bytes(content.encode(encoding))
         with pytest.raises(BadFile, match=rf"a.csv cannot be read: .*{reason}") as refused:
             rows(folder, as_schema(read))

@@ -49,22 +49,27 @@ def check_header(opened: Opened, form: Any) -> None:
 
 
 def with_last(
-    schema: pa.Schema, columns: Mapping[str, pc.Expression], last: str, constant: Collection[str]
-) -> tuple[pa.Schema, dict[str, pc.Expression]]:
-    """The schema, and the columns to read: also the file's last one, as it is unless it is read anyway."""
-    if last not in columns and last not in constant:
-        schema = schema.set(schema.get_field_index(last), pa.field(last, pa.binary()))
-    return schema, {**columns, _LAST: pc.field(last)}
+    columns: Mapping[str, pc.Expression], last: str, constant: Collection[str]
+) -> dict[str, pc.Expression]:
+    """The columns to read: also the file's last one as it is, if it is read anyway.
+
+    To read it for the check only would fill the memory: Arrow is ahead of its reader by up to 1 GB.
+    """
+    is_read = last in columns and last not in constant
+    return {**columns, **({_LAST: pc.field(last)} if is_read else {})}
 
 
 def closed(batches: Iterable[pa.RecordBatch], opened: Opened, form: Any) -> Iterator[pa.RecordBatch]:
-    """The batches without the file's last column.
+    """The batches without what `with_last` has added.
 
     Raises:
         pa.ArrowInvalid: the last value has several lines, and the file ends where it does, without a quote.
     """
     value: Any = None
     for batch in batches:
+        if _LAST not in batch.schema.names:
+            yield batch
+            continue
         if batch.num_rows:
             value = batch.column(_LAST)[-1].as_py()
         yield batch.select([name for name in batch.schema.names if name != _LAST])

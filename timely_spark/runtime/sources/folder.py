@@ -465,7 +465,7 @@ class Folder:
                 defaults = self._defaults(schema, exprs)
                 exprs |= {name: value for name, value in defaults.items() if name not in present}
                 if self.kind == "csv":
-                    every, exprs = with_last(every, exprs, own.names[-1], dict(values))
+                    exprs = with_last(exprs, own.names[-1], dict(values))
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
                 batches = scanner.to_batches()
                 yield from valid(closed(batches, opened, self.format) if self.kind == "csv" else batches)
