@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 #: Whether a method read its words as Spark has them: with the word before them, and the one behind.
@@ -136,21 +137,27 @@ def _clause(parse: Any) -> Any:
 
 
 def methods(parser: Any) -> dict[str, Any]:
-    """What a parser that minds has instead of what a parser of sqlglot's has."""
+    """What a parser that minds has instead of what a parser of sqlglot's has.
+
+    A version of sqlglot that lacks one of the methods takes what this one would refuse.
+    """
     from sqlglot import TokenType
 
+    minding: dict[str, Callable[[Any], Any]] = {
+        **{name: partial(_written, fine=fine, problem=text) for name, (fine, text) in _WRITTEN.items()},
+        "_parse_join": _joins,
+        "_parse_query_modifiers": _in_order,
+        "_parse": _balanced,
+    }
     return {
-        **{name: _written(getattr(parser, name), *written) for name, written in _WRITTEN.items()},
+        **{name: mind(getattr(parser, name)) for name, mind in minding.items() if hasattr(parser, name)},
         "_parse_csv": _listed,
-        "_parse_join": _joins(parser._parse_join),
-        "_parse_query_modifiers": _in_order(parser._parse_query_modifiers),
         "QUERY_MODIFIER_PARSERS": {
             token: _clause(parse) for token, parse in parser.QUERY_MODIFIER_PARSERS.items()
         },
         # no text is a name: `a AS 'x'`, and of a table `t 'x'`
         "RESERVED_TOKENS": parser.RESERVED_TOKENS | {TokenType.STRING, TokenType.NUMBER},
         "_parse_string_as_identifier": lambda _: None,
-        "_parse": _balanced(parser._parse),
     }
 
 
