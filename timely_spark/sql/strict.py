@@ -177,20 +177,8 @@ def _words(tokens: Sequence[Any]) -> list[str]:
 
 
 _EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
-_ENDING = {
-    *_EXPECTING,
-    ")",
-    ",",
-    ";",
-    "AS",
-    "AND",
-    "OR",
-    "FROM",
-    "UNION",
-    "EXCEPT",
-    "INTERSECT",
-    "END OF TEXT",
-}
+_ENDING = {")", ",", ";", "AS", "AND", "OR", "FROM", "UNION", "EXCEPT", "INTERSECT", "END OF TEXT"}
+_ENDING |= _EXPECTING
 _NEVER = {("SELECT", "AS"), ("WITH", "AS"), ("INTERVAL", "INTERVAL"), ("BETWEEN", "BETWEEN")}
 _PAIRS = {"(": ")", "[": "]"}
 
@@ -237,7 +225,6 @@ def name_fields(node: Any) -> None:
 
 _NAMED = {"Alias", "Column", "Dot", "Identifier"}
 
-
 Problems: TypeAlias = Iterator[tuple[Any, str, str]]
 
 
@@ -251,7 +238,7 @@ def problems(node: Any) -> Problems:
         if not one.args.get("view"):
             yield one, "LATERAL behind a table", "write a comma before it, or LATERAL VIEW."
     parts = _PARTS.get(kind)
-    for name in [name for name, value in node.args.items() if value and parts and name not in parts.split()]:
+    for name in [name for name, value in node.args.items() if value and parts and name not in parts]:
         what = f"{name.strip('_').upper().replace('_', ' ')} in {kind.upper()}"
         yield node, f"{what} is not supported", "leave it out."
 
@@ -307,28 +294,31 @@ _CHECKS: dict[str, Callable[[Any], Problems]] = {
 }
 #: by sqlglot's name of a node its parts that are read, or refused with their own words, where it has others
 _PARTS = {
-    "Select": "with_ kind expressions hint distinct into from_ match laterals joins connect prewhere where "
-    "group having qualify windows distribute sort cluster order limit offset locks sample",
-    **dict.fromkeys(
-        ("Union", "Except", "Intersect"), "with_ this expression distinct by_name order limit offset"
-    ),
-    "Table": "this alias db laterals joins pivots sample",
-    "Subquery": "this alias with_ laterals joins pivots order limit offset sample lateral",
-    "Join": "this on side kind using method hint",
-    "Window": "this partition_by order spec alias over",
-    "Ordered": "this desc nulls_first",
-    "Order": "this expressions",
-    "Group": "expressions grouping_sets cube rollup all",
-    "Limit": "expression limit_options",
-    "CTE": "this alias materialized",
-    "With": "expressions recursive",
-    "Values": "expressions alias",
-    "Lateral": "this view outer alias",
-    "Star": "except_ replace rename",
-    "NthValue": "this offset",
-    "Pivot": "expressions fields unpivot include_nulls alias columns identify_pivot_strings "
-    "prefixed_pivot_columns pivot_column_naming value_columns_first",
-    "In": "this expressions query field negate",
-    "Between": "this low high negate",
-    **dict.fromkeys(("Cast", "TryCast"), "this to safe"),
+    kind: frozenset(names.split())
+    for kind, names in {
+        "Select": "with_ kind expressions hint distinct into from_ match laterals joins connect prewhere "
+        "where group having qualify windows distribute sort cluster order limit offset locks sample",
+        **dict.fromkeys(
+            ("Union", "Except", "Intersect"), "with_ this expression distinct by_name order limit offset"
+        ),
+        "Table": "this alias db laterals joins pivots sample",
+        "Subquery": "this alias with_ laterals joins pivots order limit offset sample lateral",
+        "Join": "this on side kind using method hint",
+        "Window": "this partition_by order spec alias over",
+        "Ordered": "this desc nulls_first",
+        "Order": "this expressions",
+        "Group": "expressions grouping_sets cube rollup all",
+        "Limit": "expression limit_options",
+        "CTE": "this alias materialized",
+        "With": "expressions recursive",
+        "Values": "expressions alias",
+        "Lateral": "this view outer alias",
+        "Star": "except_ replace rename",
+        "NthValue": "this offset",
+        "Pivot": "expressions fields unpivot include_nulls alias columns identify_pivot_strings "
+        "prefixed_pivot_columns pivot_column_naming value_columns_first",
+        "In": "this expressions query field negate",
+        "Between": "this low high negate",
+        **dict.fromkeys(("Cast", "TryCast"), "this to safe"),
+    }.items()
 }

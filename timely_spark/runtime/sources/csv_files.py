@@ -15,7 +15,7 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
 """Opens a file from its beginning."""
 
 #: The file's last column, beside those that are read.
-_LAST = "\0last"
+LAST = "\0last"
 #: What no header without an end of its line has, beside names in quotes: a line after another.
 _ROWS = re.compile(rb"[^\s\xef\xbb\xbf]\s*[\r\n]")
 _ENDS = re.compile(rb"\r\n|\r|\n")
@@ -56,23 +56,20 @@ def with_last(
     To read it for the check only would fill the memory: Arrow is ahead of its reader by up to 1 GB.
     """
     is_read = last in columns and last not in constant
-    return {**columns, **({_LAST: pc.field(last)} if is_read else {})}
+    return {**columns, **({LAST: pc.field(last)} if is_read else {})}
 
 
 def closed(batches: Iterable[pa.RecordBatch], opened: Opened, form: Any) -> Iterator[pa.RecordBatch]:
-    """The batches without what `with_last` has added.
+    """The batches without `LAST`.
 
     Raises:
         pa.ArrowInvalid: the last value has several lines, and the file ends where it does, without a quote.
     """
     value: Any = None
     for batch in batches:
-        if _LAST not in batch.schema.names:
-            yield batch
-            continue
         if batch.num_rows:
-            value = batch.column(_LAST)[-1].as_py()
-        yield batch.select([name for name in batch.schema.names if name != _LAST])
+            value = batch.column(LAST)[-1].as_py()
+        yield batch.select([name for name in batch.schema.names if name != LAST])
     text = value.encode() if isinstance(value, str) else value
     quote = _quote(form)
     if not (quote and isinstance(text, bytes) and text.strip() and (ends := len(_ENDS.findall(text)))):

@@ -23,7 +23,7 @@ from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
 from timely_spark.runtime.sources.bad_row import what_to_do, with_place
-from timely_spark.runtime.sources.csv_files import closed, open_stream, with_last
+from timely_spark.runtime.sources.csv_files import LAST, closed, open_stream, with_last
 from timely_spark.runtime.sources.file_formats import (
     Decompressed,
     Format,
@@ -468,7 +468,7 @@ class Folder:
                     exprs = with_last(exprs, own.names[-1], dict(values))
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
                 batches = scanner.to_batches()
-                yield from valid(closed(batches, opened, self.format) if self.kind == "csv" else batches)
+                yield from valid(closed(batches, opened, self.format) if LAST in exprs else batches)
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""
