@@ -40,7 +40,14 @@ import pyarrow as pa
 import timely_spark as ts
 from benchmarks.harness import timed
 from timely_spark import testing
-from timely_spark.coordinator import OUTPUTS, Bound, Coordinator, Share, merged_snapshot, run_local_rounds
+from timely_spark.coordinator import (
+    OUTPUTS,
+    Coordinator,
+    RoundLimits,
+    Share,
+    merged_snapshot,
+    run_local_rounds,
+)
 from timely_spark.testing import Simulation
 
 #: Workers, and processes, of a node; the bytes per second that it can be sent.
@@ -167,7 +174,7 @@ class Cluster(Simulation):
         return path
 
     def _local_rounds(self, point: Iterator[None]) -> None:
-        path, bound = self.path, Bound.any_size(100)
+        path, bound = self.path, RoundLimits.any_size(100)
         path.steps.append([sum(self._first[rank :: self.processes]) for rank in range(self.processes)])
         path.turns.append(self._applied[-1])
         path.messages += self.result.stats["rows_in_flight"]
@@ -176,7 +183,7 @@ class Cluster(Simulation):
             self._stage(bound, Turns(self.processes))
         path.rounds += self.result.stats["rounds"]
 
-    def _stage(self, bound: Bound, turns: Turns) -> None:
+    def _stage(self, bound: RoundLimits, turns: Turns) -> None:
         start = replace(self.result, outputs=OUTPUTS.empty_table(), released=[])
         before, ended = json.dumps(self.coordinator.encode()), dict[int, Any]()
 

@@ -73,8 +73,18 @@ def test_labels_decide_nothing(nodes: dict[Path, list[ast.AST]]) -> None:
 ALIKE = {"consolidate", "explain_row", "inspect", "main", "run"}
 
 
+def _aliases(module: ast.Module) -> Iterator[str]:
+    """The names that a module gives to types."""
+    for node in module.body:
+        targets = [*getattr(node, "targets", ()), getattr(node, "target", None)]
+        for name in map(_bound, filter(None, targets)):
+            if name[:1].isupper() and not name.isupper():
+                yield name
+
+
 def test_one_name_means_one_thing(parsed: dict[Path, ast.Module], nodes: dict[Path, list[ast.AST]]) -> None:
     classes = Counter(node.name for of in nodes.values() for node in of if isinstance(node, ast.ClassDef))
+    classes.update(name for tree in parsed.values() for name in _aliases(tree))
     defined = [
         {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} for tree in parsed.values()
     ]

@@ -29,7 +29,7 @@ from timely_spark.graph import (
 )
 from timely_spark.input_streams import Input, Source
 from timely_spark.inputs import Inputs
-from timely_spark.operators.custom import By, Paths, check_methods, check_state, custom
+from timely_spark.operators.custom import By, Summaries, check_methods, check_state, custom
 from timely_spark.operators.finalise import finalise_graph
 from timely_spark.operators.outputs import OutputSpec
 from timely_spark.queries.sql import as_collections
@@ -127,7 +127,7 @@ class Dataflow(Inputs, Suggests):
         *,
         by: By = None,
         guarantees: str | Sequence[str] | None = None,
-        summaries: Paths | None = None,
+        summaries: Summaries | None = None,
         name: str | None = None,
     ) -> Any:
         """Add a vertex written by the user.

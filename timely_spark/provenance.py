@@ -39,7 +39,7 @@ from timely_spark.worker import Worker, pack, pack_input
 from timely_spark.worker.context import CallContext
 from timely_spark.worker.pack import apply_stage
 
-Epochs = Captured | Mapping[int, Any] | Sequence[Any]
+InputRecords = Captured | Mapping[int, Any] | Sequence[Any]
 """The records of an input by epoch: what `capture` has of it, or records of epoch 0, 1, ..."""
 
 #: The column of times of records that are shown.
@@ -125,7 +125,7 @@ class Explanation:
 @locate_errors
 def explain_row(
     flow: Any,
-    inputs: Mapping[str, Epochs],
+    inputs: Mapping[str, InputRecords],
     output: str,
     row: Any,
     *,

@@ -49,7 +49,7 @@ import pyarrow as pa
 
 from timely_spark.captured import Captured, Result, renumbered
 from timely_spark.compiler import Node, Plan
-from timely_spark.coordinator import Bound, Coordinator, RoundResult
+from timely_spark.coordinator import Coordinator, RoundLimits, RoundResult
 from timely_spark.coordinator.local_rounds import run_local_rounds, run_workers
 from timely_spark.coordinator.loops import check_endless, notices_to_log, with_warn_after
 from timely_spark.coordinator.spreading import spread
@@ -376,7 +376,7 @@ class Simulation:
             warnings.warn(self.coordinator.negatives[name][1], UserWarning, stacklevel=2)
 
     def _local_rounds(self, point: Iterator[None]) -> None:
-        bound = Bound(rounds=self.schedule.rounds())
+        bound = RoundLimits(rounds=self.schedule.rounds())
         states = {worker: state for worker, state in enumerate(self.states) if state is not None}
 
         def budget() -> Budget | None:  # called before each local round

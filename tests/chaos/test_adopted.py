@@ -11,7 +11,7 @@ import timely_spark as ts
 from tests.support import engine
 from tests.support.engine import Process, World
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 
 
 def world(flow: ts.Dataflow, folder: Path, *, keep: int = 5, rounds: int | None = None) -> World:
@@ -69,7 +69,7 @@ def test_there_and_back_again_nothing_that_is_needed_goes(tmp_path: Path, steps:
         run(there, flow(kind), {"x": calls}, workers, go=False)
         log = RoundLog(str(tmp_path))
         manifest, table = log.manifest_and_rows(log.newest())
-        needed = set().union(*(state.files for state in States.of(table).by_worker.values()))
+        needed = set().union(*(state.files for state in StateRefs.of(table).by_worker.values()))
         assert not needed & set(manifest.garbage)
     calls += [("send", ([0],))] * between  # it touches one worker
     run(there, flow(kind), {"x": calls}, first)

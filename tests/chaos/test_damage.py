@@ -30,7 +30,7 @@ from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.entries import read_entry
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.codec import Codec, as_text, pack_parts, unpack_parts
 from timely_spark.times import PRODUCT
@@ -105,7 +105,7 @@ def needed(checkpoint: Path) -> list[str]:
     """The blobs that the newest manifest refers to."""
     log = RoundLog(str(checkpoint))
     _, rows = log.manifest_and_rows(log.newest())
-    states = [state.files for state in States.of(rows).by_worker.values()]
+    states = [state.files for state in StateRefs.of(rows).by_worker.values()]
     assert any(states)
     return sorted(files_of(rows).union(*states))
 

@@ -20,7 +20,7 @@ from tests.support.hops import to_next_key
 from timely_spark.runtime.storage import entries
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_replay_that_reads_its_own_manifest_is_caught(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_a_sweep_that_forgets_a_kind_of_file_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(States, "of", classmethod(lambda cls, rows: cls()))
+    monkeypatch.setattr(StateRefs, "of", classmethod(lambda cls, rows: cls()))
     assert caught()
 
 

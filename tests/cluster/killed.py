@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import timely_spark as ts
-from timely_spark.coordinator import Bound
+from timely_spark.coordinator import RoundLimits
 from timely_spark.runtime.query import rounds, staying
 from timely_spark.runtime.session import slots
 
@@ -76,7 +76,7 @@ def main(kind: str, folder: str) -> None:
 
 def in_parallel(query: ts.Query, edges: ts.Input, roots: ts.Input) -> int:
     """One long loop, and one root more."""
-    rounds.SMALL = Bound(exchanged=-1)  # every exchange counts as large
+    rounds.SMALL = RoundLimits(exchanged=-1)  # every exchange counts as large
     edges.send([(i, i + 1) for i in range(2 * LENGTH)])
     for root in (0, 2 * LENGTH):
         roots.send([root])

@@ -12,7 +12,7 @@ import pytest
 
 import timely_spark as ts
 from timely_spark.compiler import Plan
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, run_local_rounds, run_workers
+from timely_spark.coordinator import Coordinator, RoundLimits, RoundResult, run_local_rounds, run_workers
 from timely_spark.testing import Simulation
 from timely_spark.worker import Worker, notify, step
 
@@ -74,12 +74,12 @@ def bounds() -> dict[str, Any]:
 def test_each_bound_ends_the_batch(component_sizes: Flow, name: str, value: int) -> None:
     plan, coordinator, result, states = first_round(component_sizes, 2)
     assert result.rows.num_rows, "there is more to do"
-    later, changed = run_local_rounds(coordinator, result, states, Bound(**{name: value}))
+    later, changed = run_local_rounds(coordinator, result, states, RoundLimits(**{name: value}))
     assert later.stats["rounds"] == (value or 1)
     assert bool(changed) == (value > 1)
     assert later.rows.num_rows
     states |= {index: worker.checkpoint() for index, worker in changed.items()}
-    whole, _ = run_local_rounds(coordinator, later, states, Bound(rounds=1000))
+    whole, _ = run_local_rounds(coordinator, later, states, RoundLimits(rounds=1000))
     assert not whole.rows.num_rows
     assert plan is coordinator.plan
 
@@ -89,7 +89,7 @@ def test_a_batch_that_begins_with_its_input_has_a_first_round_under_any_bound(co
     batch = coordinator.batch + 1
     start = RoundResult.of_input(result.header, result.rows)
 
-    later, ran = run_local_rounds(coordinator, start, states, Bound(exchanged=-1), batch=batch)
+    later, ran = run_local_rounds(coordinator, start, states, RoundLimits(exchanged=-1), batch=batch)
 
     assert (coordinator.batch, later.stats["rounds"]) == (batch, 1), "else it would overwrite the one before"
     assert ran
@@ -104,7 +104,7 @@ def test_a_round_and_with_it_the_batch_ends_where_it_is_asked_to(component_sizes
         asked.append((number, before.stats["rounds"]))
         return number == 2
 
-    later, _ = run_local_rounds(coordinator, result, states, Bound(rounds=1000), ends=ends)
+    later, _ = run_local_rounds(coordinator, result, states, RoundLimits(rounds=1000), ends=ends)
 
     assert set(asked) == {(1, 1), (2, 2)}
     assert (later.stats["rounds"], bool(later.stats["cut"]), later.awake) == (3, True, True)
@@ -113,7 +113,7 @@ def test_a_round_and_with_it_the_batch_ends_where_it_is_asked_to(component_sizes
 @pytest.mark.slow
 def test_stats_of_work_are_summed_over_rounds_and_stats_of_the_state_are_not(component_sizes: Flow) -> None:
     _, coordinator, result, states = first_round(component_sizes, 2)
-    later, _ = run_local_rounds(coordinator, result, states, Bound(rounds=1000))
+    later, _ = run_local_rounds(coordinator, result, states, RoundLimits(rounds=1000))
     assert later.stats["records"] > result.stats["records"]
     assert later.stats["rows_in_flight"] == 0
     assert later.stats["pending_notifications"] == 0
@@ -154,7 +154,7 @@ def test_bounds_are_inclusive_and_a_flow_completes_with_nothing_in_flight() -> N
 
     assert [result.complete for result in turns] == [False] * (len(turns) - 1) + [True]
     result = dataclasses.replace(turns[0], stats={"rounds": 3, "bytes_in_flight": 50, "bytes": 70})
-    bound = Bound(rounds=4, exchanged=50, delivered=70)
+    bound = RoundLimits(rounds=4, exchanged=50, delivered=70)
     assert result.rows.num_rows
     assert bound.allows(result)
     for tighter in ({"rounds": 3}, {"exchanged": 49}, {"delivered": 69}):

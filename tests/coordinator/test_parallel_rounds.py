@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import timely_spark as ts
 from tests.support.hops import spread
 from timely_spark.coordinator import (
-    Bound,
     Coordinator,
+    RoundLimits,
     RoundResult,
     Share,
     local_rounds,
@@ -99,7 +99,7 @@ def together(
     result: RoundResult,
     states: dict[int, bytes],
     processes: int,
-    bound: Bound,
+    bound: RoundLimits,
     *,
     places: tuple[int, ...] = (),
 ) -> list[tuple[Coordinator, RoundResult, dict[int, bytes]] | VertexError]:
@@ -151,7 +151,7 @@ def placements(workers: int, processes: int) -> st.SearchStrategy[tuple[int, ...
 def test_parallel_rounds_equal_local_rounds(
     edges: Edges, workers: int, processes: int, rounds: int, data: st.DataObject
 ) -> None:
-    bound = Bound.any_size(rounds)
+    bound = RoundLimits.any_size(rounds)
     coordinator, result, states = first_round(edges, workers)
     places = data.draw(st.just(()) | placements(workers, processes))
     with mock.patch.object(local_rounds, "MANY", data.draw(st.sampled_from([4, 16]), label="many")):
@@ -174,7 +174,7 @@ def test_parallel_rounds_equal_local_rounds(
 
 
 def test_late_records_of_all_processes_are_counted() -> None:
-    bound = Bound.any_size(10)
+    bound = RoundLimits.any_size(10)
     coordinator, result, states = late_clicks()
     shares = together(coordinator, result, states, 2, bound)
     alone, _ = run_local_rounds(coordinator, result, states, bound)
@@ -187,7 +187,7 @@ def test_late_records_of_all_processes_are_counted() -> None:
 def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("worker", "coordinator"):
         monkeypatch.setattr(f"timely_spark.{module}.hot_keys.MANY", 10)
-    bound = Bound.any_size(10)
+    bound = RoundLimits.any_size(10)
     coordinator, result, states = first_round([(1, i) for i in range(100)], 4)
     shares = together(coordinator, result, states, 2, bound)
     run_local_rounds(coordinator, result, states, bound)
@@ -200,7 +200,7 @@ def test_hot_keys_of_all_processes_are_found(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("processes", [2, 3])
 def test_all_processes_raise_the_error_of_a_vertex(processes: int) -> None:
     coordinator, result, states = first_round([(i, i + 1) for i in range(30)], 3, fail_at=30)
-    errors = together(coordinator, result, states, processes, Bound.any_size(100))
+    errors = together(coordinator, result, states, processes, RoundLimits.any_size(100))
     assert {type(error) for error in errors} == {VertexError}
     assert len({str(error) for error in errors}) == 1
     assert "the failing node" in str(errors[0])

@@ -29,7 +29,14 @@ import pytest
 import timely_spark as ts
 from tests.support import random_flows
 from tests.support.random_flows import Broken, Checked
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
+from timely_spark.coordinator import (
+    Coordinator,
+    RoundLimits,
+    RoundResult,
+    Share,
+    merged_snapshot,
+    run_local_rounds,
+)
 from timely_spark.coordinator.local_rounds import run_workers
 from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import Budget, notify, pack, pack_input, step, wire
@@ -346,14 +353,20 @@ class Model:
             coordinator, result = commit.decoded(self.plan)
             before = self.frontiers(coordinator)
             start = RoundResult.of_input(result.header, as_rows(choice.rows))
-            bound = Bound(rounds=choice.rounds)
+            bound = RoundLimits(rounds=choice.rounds)
             states, result = self.ran(choice, coordinator, start, commit.states, bound=bound)
             return self.checked(commit, choice, coordinator, result, states, before=before)
 
         return self.once(("in a stay", commit, choice), make)
 
     def ran(
-        self, choice: Choice, coordinator: Coordinator, result: RoundResult, states: Any, *, bound: Bound
+        self,
+        choice: Choice,
+        coordinator: Coordinator,
+        result: RoundResult,
+        states: Any,
+        *,
+        bound: RoundLimits,
     ) -> tuple[list[Any], RoundResult]:
         """The states and the result after the rounds of one process."""
         by_worker = {i: each for i, each in enumerate(states) if each is not None}
@@ -366,17 +379,17 @@ class Model:
 
     def rounds_of(self, state: State, now: After, choice: Choice) -> Iterator[tuple[str, State]]:
         """One more round, or all of them, in one process; or parallel processes; or there is no more."""
-        bound = Bound(rounds=choice.rounds)
+        bound = RoundLimits(rounds=choice.rounds)
         _, result = now.decoded(self.plan)
         if not bound.allows(result):
             yield "last round", replace(state, closing=True)
             return
         for rounds in {result.stats["rounds"] + 1, choice.rounds}:
-            after = self.local(state.commit, now, choice, Bound(rounds=rounds))
+            after = self.local(state.commit, now, choice, RoundLimits(rounds=rounds))
             yield "rounds", replace(state, now=after)
         yield "stage", replace(state, processes=tuple(self.shared(now, n) for n in range(self.processes)))
 
-    def local(self, commit: After, now: After, choice: Choice, bound: Bound) -> After:
+    def local(self, commit: After, now: After, choice: Choice, bound: RoundLimits) -> After:
         def make() -> After:
             coordinator, result = now.decoded(self.plan)
             before = self.frontiers(coordinator)
@@ -387,7 +400,7 @@ class Model:
 
     def parallel(self, state: State, now: After, choice: Choice) -> Iterator[tuple[str, State]]:
         """A process steps, or receives; or the stage is lost; or all have ended, and the run is adopted."""
-        bound, ended, mail = Bound(rounds=choice.rounds), 0, dict(state.mail)
+        bound, ended, mail = RoundLimits(rounds=choice.rounds), 0, dict(state.mail)
         for rank, process in enumerate(state.processes):
             _, result = process.after.decoded(self.plan)
             if process.written is None and not bound.allows(result):

@@ -167,7 +167,7 @@ def test_a_call_that_takes_too_long_is_asked_again() -> None:
         return doubled(batch)
 
     began = clock.monotonic()
-    assert run(flow(slow, timeout=0.05), {"x": [[1]]})["out"].rows() == {0: [(1, 2)]}
+    assert run(flow(slow, timeout=0.05, attempts=20), {"x": [[1]]})["out"].rows() == {0: [(1, 2)]}
     released = threading.Event()
 
     def hangs(batch: pa.Table) -> pa.Table:

@@ -41,15 +41,17 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that `os.fsync` was called for, in order."""
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the test that `os.fsync` was called for, in order; threads of other tests may call it."""
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("asks Linux for the paths")
     paths: list[str] = []
     real = os.fsync
 
     def noted(handle: int) -> None:
-        paths.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        if path.is_relative_to(tmp_path):
+            paths.append(str(path))
         real(handle)
 
     monkeypatch.setattr(os, "fsync", noted)

@@ -25,7 +25,7 @@ from pyspark import TaskContext
 import timely_spark as ts
 from tests.runtime.test_display import Shown
 from tests.support.stepper import Begin, Stepper
-from timely_spark.coordinator import Bound, Share
+from timely_spark.coordinator import RoundLimits, Share
 from timely_spark.errors import NotComplete, VertexError
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.handle.asked import Asked
@@ -230,7 +230,13 @@ def test_rounds_that_run_again_in_one_process_end_where_the_first_attempt_did(
         record(context.log, 0, 1, worker, 0)
     with closing(Hosted(context)) as hosted:
         result, _ = hosted.run(
-            simulation.coordinator, 0, simulation.result, {}, [Bound()], share=Share(), repeated=repeated
+            simulation.coordinator,
+            0,
+            simulation.result,
+            {},
+            [RoundLimits()],
+            share=Share(),
+            repeated=repeated,
         )
     assert result.stats.get("cut", 0) == repeated
 

@@ -19,7 +19,7 @@ import timely_spark as ts
 from tests.support.engine import Frame
 from tests.support.stepper import Begin, Stepper
 from timely_spark.compiler.pushdown import needed
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
+from timely_spark.coordinator import Coordinator, RoundLimits, RoundResult, Share
 from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.errors import LogDamaged, VertexError
 from timely_spark.runtime.errors import LostOwnership, OtherFlow, OutputMismatch, QueryFailed
@@ -37,7 +37,7 @@ from timely_spark.runtime.storage import blobs
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.testing import Simulation
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Message
@@ -570,7 +570,7 @@ def sent_and_kept(process: Stepper) -> set[str]:
     for batch in manifests(process):
         _, rows = process.context.log.newest_before(batch + 1)
         sent = blobs.files_of(wire.only(rows, Message))
-        needed = sent.union(*(state.files for state in States.of(rows).by_worker.values()))
+        needed = sent.union(*(state.files for state in StateRefs.of(rows).by_worker.values()))
         assert {name.rpartition("/")[2] for name in needed} <= set(_names(process, "blobs")), batch
         messages |= sent
     return messages
@@ -774,7 +774,7 @@ def test_a_process_reads_the_states_of_its_own_workers_that_it_does_not_have(
     with closing(Hosted(context, rank=1)) as hosted:
         hosted._workers[1] = states[1], worker
         share, start = Share(1, 2), coordinator.first()
-        hosted.run(coordinator, 0, start, states, [Bound()], share=share, repeated=False)
+        hosted.run(coordinator, 0, start, states, [RoundLimits()], share=share, repeated=False)
 
     assert read == [states[3]]
 
@@ -790,10 +790,10 @@ def test_tasks_that_stay_run_large_rounds_if_tasks_may_be_parallel(
     monkeypatch.setattr(Rounds, "_by_tasks", lambda _, __, work, *___: works.append(work))
     rounds._tasks = StayingTasks(context)
     start = RoundResult.of_input(coordinator.first().header, ROWS.empty_table())
-    rounds.from_input(None, coordinator, 0, start, States(), bound=rounds.bound, repeated=False)  # type: ignore[arg-type]
+    rounds.from_input(None, coordinator, 0, start, StateRefs(), bound=rounds.bound, repeated=False)  # type: ignore[arg-type]
 
     (work,) = works
-    assert [Bound(**bound) for bound in work.bounds][1:] == [rounds.bound] * parallel
+    assert [RoundLimits(**bound) for bound in work.bounds][1:] == [rounds.bound] * parallel
 
 
 def test_a_batch_that_runs_again_has_the_rounds_that_it_had(begin: Begin) -> None:
@@ -804,7 +804,7 @@ def test_a_batch_that_runs_again_has_the_rounds_that_it_had(begin: Begin) -> Non
     simulation.step()
     start = RoundResult.of_input(simulation.result.header, simulation.result.rows)
     _, result, _ = Rounds(context, parallel=False).from_input(
-        None, simulation.coordinator, 0, start, States(), bound=Bound(rounds=2), repeated=True
+        None, simulation.coordinator, 0, start, StateRefs(), bound=RoundLimits(rounds=2), repeated=True
     )  # type: ignore[arg-type]
 
     assert result.stats["rounds"] == 2

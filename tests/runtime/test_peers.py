@@ -167,29 +167,31 @@ def test_a_peer_without_a_sign_of_life_is_lost() -> None:
 
 
 def test_a_port_that_is_refused_keeps_the_tasks_apart() -> None:
-    with socket.create_server((HOST, 0)) as server:
-        refused: Address = server.getsockname()[:2]
     them = peers(2)
 
     def work(own: Peers) -> None:
         own.connect(lambda rank: refused if rank == 1 else them[0].address, within=0.5)
 
-    found = at_once(work, them)
+    with socket.socket() as taken:  # nobody else gets the port, and nobody listens there
+        taken.bind((HOST, 0))
+        refused: Address = taken.getsockname()[:2]
+        found = at_once(work, them)
     assert [type(error) for error in found] == [PeersUnreachable, PeersUnreachable]
     assert "cannot reach task 1" in str(found[0])
     assert str(refused[1]) in str(found[0])
 
 
 def test_an_address_of_an_earlier_attempt_is_read_again() -> None:
-    with socket.create_server((HOST, 0)) as server:
-        earlier: Address = server.getsockname()[:2]
     them, until = peers(2), time.monotonic() + 0.5
 
     def work(own: Peers) -> list[int]:
         own.connect(lambda rank: earlier if time.monotonic() < until else them[rank].address)
         return [each["n"][0].as_py() for each in own.swap([table(own.rank)] * 2)]
 
-    assert at_once(work, them) == [[0, 1]] * 2
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        earlier: Address = taken.getsockname()[:2]
+        assert at_once(work, them) == [[0, 1]] * 2
 
 
 def test_a_stranger_is_not_heard() -> None:

@@ -17,7 +17,7 @@ import pytest
 import timely_spark as ts
 from tests.support import engine
 from tests.support.stepper import Begin, Stepper
-from timely_spark.coordinator import Bound
+from timely_spark.coordinator import RoundLimits
 from timely_spark.runtime.errors import LostOwnership
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.query.driver import Driver
@@ -175,7 +175,7 @@ def test_of_two_runs_one_begins_a_batch_durably_and_the_other_is_refused(
 def test_where_states_are_too_large_no_micro_batch_stays_and_the_status_says_so(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timely_spark.runtime.query.rounds.SMALL", Bound(states=0))
+    monkeypatch.setattr("timely_spark.runtime.query.rounds.SMALL", RoundLimits(states=0))
     process = begin(hops(), rounds=100)
     context = dataclasses.replace(process.context, resident=1e9)
     process.driver, process.reader = Driver(context, process.driver.outputs), FlowReader(context)

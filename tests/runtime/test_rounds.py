@@ -10,13 +10,13 @@ import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin
-from timely_spark.coordinator import Bound
+from timely_spark.coordinator import RoundLimits
 from timely_spark.runtime.errors import PeersUnreachable
 from timely_spark.runtime.query import rounds
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.staying import StayingTasks
 from timely_spark.runtime.session import no_parallel_rounds
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.testing import Simulation
 
 
@@ -41,7 +41,7 @@ def test_large_rounds_have_no_more_tasks_than_there_are_slots_or_workers(
         if len(stages) == 2:  # the first one has run no round
             raise Started
 
-    monkeypatch.setattr(rounds, "SMALL", Bound(exchanged=-1))
+    monkeypatch.setattr(rounds, "SMALL", RoundLimits(exchanged=-1))
     monkeypatch.setattr(rounds, "slots", lambda _: slots)
     monkeypatch.setattr(Rounds, "_on_spark", start)
     simulation = Simulation(down(), workers=3, rounds_per_batch=1)
@@ -50,7 +50,7 @@ def test_large_rounds_have_no_more_tasks_than_there_are_slots_or_workers(
 
     of_run, session = Rounds(begin(down(), workers=3).context, parallel=True), None
     with pytest.raises(Started):
-        of_run.run(session, simulation.coordinator, simulation.result, States(), Bound.any_size(10))  # type: ignore[arg-type]
+        of_run.run(session, simulation.coordinator, simulation.result, StateRefs(), RoundLimits.any_size(10))  # type: ignore[arg-type]
     assert stages == [tasks, tasks]
 
 
@@ -66,10 +66,10 @@ def test_a_run_without_slots_for_tasks_that_stay_says_why_and_asks_once(
 
     monkeypatch.setattr(StayingTasks, "begin", refuse)
     of_run, session = Rounds(replace(begin(down()).context, in_tasks=True), parallel=False), None
-    assert of_run.no_longer(States()) == ""
+    assert of_run.no_longer(StateRefs()) == ""
     assert [of_run.can_stay(session, batch) for batch in (3, 4)] == [False, False]  # type: ignore[arg-type]
     assert asked == [3]
-    assert of_run.no_longer(States()) == "Spark has one slot"
+    assert of_run.no_longer(StateRefs()) == "Spark has one slot"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import timely_spark as ts
 from timely_spark.coordinator import Coordinator
 from timely_spark.runtime.storage.blobs import Blobs
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.states import State, States, write_state
+from timely_spark.runtime.storage.states import State, StateRefs, write_state
 from timely_spark.state.codec import as_text
 from timely_spark.worker import Worker, pack, wire
 from timely_spark.worker.wire import Failure
@@ -24,7 +24,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Blobs:
 
 def test_files_of_which_no_state_refers_any_more_are_gone(blobs: Blobs) -> None:
     old, kept, new = (blobs.put(name, name.encode() * 10_000) for name in ("old", "kept", "new"))
-    states = States()
+    states = StateRefs()
     first = State(b"first", as_text([old, kept]), ms=1)
     states.enter(wire.table([(0, first), (1, State(b"other", ms=2))]))
     assert states.garbage == []

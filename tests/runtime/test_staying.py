@@ -17,13 +17,13 @@ import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin
-from timely_spark.coordinator import Bound, Coordinator, Placement, RoundResult, placement
+from timely_spark.coordinator import Coordinator, Placement, RoundLimits, RoundResult, placement
 from timely_spark.runtime.query import staying
 from timely_spark.runtime.query.hosted import Hosted
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.staying import AGAIN, StayingTasks
 from timely_spark.runtime.run_context import RunContext
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.state.arrow import from_bytes
 from timely_spark.worker import pack_input
 
@@ -98,15 +98,15 @@ def hops() -> ts.Dataflow:
 
 def epochs(context: RunContext, session: Any, sent: list[list[int]]) -> Iterator[tuple[Any, Any]]:
     """The progress and the outputs after each batch; the workers are in tasks if the context says so."""
-    rounds, states, coordinator = Rounds(context, parallel=True), States(), Coordinator(context.plan)
+    rounds, states, coordinator = Rounds(context, parallel=True), StateRefs(), Coordinator(context.plan)
     result = coordinator.first()
     with rounds.staying():
         for batch, numbers in enumerate(sent):
             packed = pack_input(context.plan, "x", [(batch, "send", None, pa.table({"n": numbers}))])
             rows = context.blobs.resolve(pa.concat_tables([result.rows, packed]))
-            start, states = RoundResult.of_input(result.header, rows), States(states.by_worker)
+            start, states = RoundResult.of_input(result.header, rows), StateRefs(states.by_worker)
             coordinator, result, ran = rounds.from_input(
-                session, coordinator, batch, start, states, bound=Bound.any_size(100), repeated=False
+                session, coordinator, batch, start, states, bound=RoundLimits.any_size(100), repeated=False
             )
             if ran:
                 rounds.write(batch, ran, states)

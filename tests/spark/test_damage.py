@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import timely_spark as ts
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 
 
 def flow() -> ts.Dataflow:
@@ -32,7 +32,7 @@ def test_what_tasks_read_is_checked_by_tasks(spark: SparkSession, checkpoint: st
         assert query.wait_for(timeout=100)
     log = RoundLog(checkpoint)
     _, rows = log.manifest_and_rows(log.newest())
-    (name, *_) = sorted(States.of(rows).by_worker[0].files)
+    (name, *_) = sorted(StateRefs.of(rows).by_worker[0].files)
     flip(Path(log.files.path(name)))
 
     second = flow()

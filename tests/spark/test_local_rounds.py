@@ -14,7 +14,7 @@ import timely_spark as ts
 from timely_spark.errors import LogDamaged, TimelyError, VertexError
 from timely_spark.runtime.storage.blobs import EMBEDDED, Blobs, file_of, size_of
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.states import State, States
+from timely_spark.runtime.storage.states import State, StateRefs
 from timely_spark.state.codec import as_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Failure
@@ -166,13 +166,13 @@ def test_of_mapped_states_what_is_searched_is_not_counted_as_read(tmp_path: Path
 
     assert state.read(mapped=True) == 5 * EMBEDDED
     assert state.read(mapped=False) == 10 * EMBEDDED
-    states = States()
+    states = StateRefs()
     states.enter(wire.table([(0, replace(state, ms=1.0))]))
     assert states.by_worker == {0: state}
 
 
 def test_the_manifest_has_the_reference_of_each_state_and_gives_it_to_those_who_run() -> None:
-    states = States()
+    states = StateRefs()
     other = Failure({})  # a row of any other kind
 
     def wrote(worker: int, reference: bytes) -> None:
@@ -185,6 +185,6 @@ def test_the_manifest_has_the_reference_of_each_state_and_gives_it_to_those_who_
     states.enter(wire.table([(0, second)]))
     assert (states.took, states.sizes) == ({0: 4.0, 1: 2.5}, {"step": 7})
     assert states.garbage == ["first"]
-    assert States.of(states.rows()).by_worker == states.by_worker
+    assert StateRefs.of(states.rows()).by_worker == states.by_worker
     wrote(0, b"blobfilesecond")
     assert states.garbage == ["first", "part"]

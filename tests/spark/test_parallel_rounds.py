@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import timely_spark as ts
-from timely_spark.coordinator import Bound
+from timely_spark.coordinator import RoundLimits
 from timely_spark.errors import TimelyError, VertexError
 from timely_spark.runtime.query import rounds
 
@@ -31,7 +31,7 @@ LENGTH = 40
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every exchange counts as large."""
-    monkeypatch.setattr(rounds, "SMALL", Bound(exchanged=-1))
+    monkeypatch.setattr(rounds, "SMALL", RoundLimits(exchanged=-1))
 
 
 def sent(flow: ts.Dataflow) -> ts.Dataflow:
@@ -69,7 +69,7 @@ def test_parallel_tasks_take_the_rounds_of_local_ones(
     assert "parallel tasks, loop hops after iteration" in second
     assert first == "paths: batch 0"
 
-    monkeypatch.setattr(rounds, "SMALL", Bound())
+    monkeypatch.setattr(rounds, "SMALL", RoundLimits())
     local = finished(sent(paths()), spark, str(tmp_path / "local"))
     assert query.rounds == local.rounds > 20
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(local.run_id)
@@ -79,7 +79,7 @@ def test_parallel_tasks_take_the_rounds_of_local_ones(
 def test_a_batch_goes_on_in_parallel_when_its_rounds_become_large(
     spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
-    monkeypatch.setattr(rounds, "SMALL", Bound(delivered=1500))
+    monkeypatch.setattr(rounds, "SMALL", RoundLimits(delivered=1500))
     query = finished(sent(paths()), spark, checkpoint)
     assert query.last_progress.epoch == 0
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(query.run_id)) == 2
@@ -174,7 +174,7 @@ def test_a_stage_that_finds_no_slots_gives_way_to_one_process(
 def test_without_parallel_rounds_a_large_exchange_is_a_micro_batch(
     spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, paths: Flow
 ) -> None:
-    monkeypatch.setattr(Bound, "allows", lambda *_: False)
+    monkeypatch.setattr(RoundLimits, "allows", lambda *_: False)
     query = finished(sent(paths()), spark, checkpoint, parallel_rounds=False)
     assert query.last_progress.epoch > 20
 

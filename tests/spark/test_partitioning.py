@@ -18,7 +18,7 @@ from tests.operators.test_partitioning import N, Where
 from timely_spark.runtime.errors import QueryFailed
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.storage.log import RoundLog
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.worker import Worker
 from timely_spark.worker.hot_keys import MANY
 
@@ -59,7 +59,7 @@ def test_a_hot_key_that_the_run_finds_is_spread_also_if_the_move_is_cut_off(
         log = RoundLog(checkpoint)
         return log.newest_before((log.newest() or 0) + 1)[0].spread
 
-    def cut_off(rounds: Rounds, batch: int, moved: Mapping[int, Worker], states: States) -> None:
+    def cut_off(rounds: Rounds, batch: int, moved: Mapping[int, Worker], states: StateRefs) -> None:
         write(rounds, batch, dict([*moved.items()][:1]), states)
         if moved:
             raise ConnectionError

@@ -24,7 +24,7 @@ from tests.support import points
 from tests.support.flows import SCENARIOS, Scenario
 from tests.support.forks import forked_by
 from tests.support.sessions import SHORT
-from timely_spark.coordinator import Bound
+from timely_spark.coordinator import RoundLimits
 from timely_spark.errors import Where
 from timely_spark.runtime import start
 from timely_spark.runtime.query import rounds
@@ -129,7 +129,7 @@ def main(homes: Sequence[Path], local: Path, log: Path) -> None:
     if not master.startswith("local-cluster"):  # where executors are looked for by their Python processes
         os.environ["PYSPARK_PYTHON"] = str(forked_by(local))
     points.ROLE = "driver"
-    rounds.SMALL = Bound(exchanged=-1) if parallel else Bound()
+    rounds.SMALL = RoundLimits(exchanged=-1) if parallel else RoundLimits()
     delta = any(SCENARIOS[each["scenario"]].delta for each in params)
     spark = start_session(master, homes[0], delta=delta)
     rows: dict[str, list[Path]] = {}

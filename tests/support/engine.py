@@ -60,7 +60,7 @@ from timely_spark.runtime.storage.blobs import files_of
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.state import codec
 from timely_spark.testing import Captured, Simulation, run
 from timely_spark.worker import ROWS, hot_keys, vertex_snapshot, wire
@@ -747,7 +747,7 @@ def files(log: RoundLog) -> tuple[set[str], set[str], set[str]]:
         if batch < newest.kept_from:  # one that was given up for dead wrote it later
             continue
         live |= files_of(wire.only(rows, Message))
-        live = live.union(*(state.files for state in States.of(rows).by_worker.values()))
+        live = live.union(*(state.files for state in StateRefs.of(rows).by_worker.values()))
         waiting = {
             name for epochs in manifest.unreleased.values() for names in epochs.values() for name in names
         }

@@ -29,7 +29,7 @@ from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.hashing import hashes
 from timely_spark.state.row_times import advanced
@@ -109,7 +109,7 @@ def outcome(home: Path) -> Outcome:
     out |= {f"table/{name}": table for name, table in delta_tables(home, by_batch=scenario.by_batch)}
     out |= {f"files/{file.name}": Rows(pq.read_table(file)) for file in (home / "files").glob("epoch-*")}
     out |= {f"told/{epoch}": lines for epoch, lines in delivered(home).items()}
-    states = States.of(rows).by_worker
+    states = StateRefs.of(rows).by_worker
     out["workers with state"] = sorted(states)
     blobs = Blobs(log.files)
     for index, state in sorted(states.items()):
@@ -271,7 +271,7 @@ def litter(home: Path) -> list[str]:
         rows = log.files.table(name := file.relative_to(root).as_posix())
         manifest = Manifest.of(log.files, name, rows.schema)
         needed |= {*manifest.garbage, *files_of(rows)}
-        needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
+        needed.update(file for state in StateRefs.of(rows).by_worker.values() for file in state.files)
         for epochs in manifest.unreleased.values():
             for names in epochs.values():
                 needed.update(names)
@@ -295,6 +295,8 @@ def litter(home: Path) -> list[str]:
     # what a manifest says is gone may be gone; all else must be there
     last = None if newest is None else log.manifest_and_rows(newest)
     if last is not None:
-        live = files_of(last[1]) | {f for state in States.of(last[1]).by_worker.values() for f in state.files}
+        live = files_of(last[1]) | {
+            f for state in StateRefs.of(last[1]).by_worker.values() for f in state.files
+        }
         delivered += [f"{name}: is missing" for name in sorted(live - there)]
     return delivered

@@ -6,15 +6,15 @@ The coordinator tracks progress, writes the next round's header, and releases co
 from __future__ import annotations
 
 from timely_spark.coordinator.coordinator import Coordinator, merged_snapshot
-from timely_spark.coordinator.local_rounds import Bound, Share, run_local_rounds, run_workers
+from timely_spark.coordinator.local_rounds import RoundLimits, Share, run_local_rounds, run_workers
 from timely_spark.coordinator.placement import Placement
 from timely_spark.coordinator.round_result import OUTPUTS, RoundResult
 
 __all__ = [
     "OUTPUTS",
-    "Bound",
     "Coordinator",
     "Placement",
+    "RoundLimits",
     "RoundResult",
     "Share",
     "merged_snapshot",

@@ -33,7 +33,7 @@ MANY = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class RoundLimits:
     """The limits of the further rounds of one batch: a batch must not delay new input for long.
 
     Limits are counts and bytes, never wall time, because a batch that runs again must take the same path.
@@ -49,7 +49,7 @@ class Bound:
     states: int = 256 << 20
 
     @classmethod
-    def any_size(cls, rounds: int) -> Bound:
+    def any_size(cls, rounds: int) -> RoundLimits:
         """The limits where parallel processes run large rounds."""
         return cls(rounds=rounds, exchanged=maxsize, delivered=maxsize, states=maxsize)
 
@@ -174,7 +174,7 @@ def run_local_rounds(
     coordinator: Coordinator,
     result: RoundResult,
     states: Mapping[int, Any],
-    bound: Bound,
+    bound: RoundLimits,
     *,
     batch: int | None = None,
     workers: dict[int, Worker] | None = None,

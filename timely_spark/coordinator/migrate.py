@@ -50,7 +50,7 @@ from timely_spark.worker.round import FORMAT, Worker
 from timely_spark.worker.vertex_snapshot import changed
 from timely_spark.worker.wire import Message
 
-Unread: TypeAlias = tuple[int, int | None, pa.Schema]
+UnreadEntry: TypeAlias = tuple[int, int | None, pa.Schema]
 """An entry of a handle: its number, its epoch (None by the clock), and its columns."""
 
 #: the encoded state of a worker without contents
@@ -83,7 +83,7 @@ class Migrator:
         *,
         empty: bool = False,
         planned: Collection[str] = (),
-        unread: Mapping[str, Iterable[Unread]] = MappingProxyType({}),
+        unread: Mapping[str, Iterable[UnreadEntry]] = MappingProxyType({}),
         due: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan, self.snapshot, self.blobs, self.empty = plan, snapshot, blobs, empty

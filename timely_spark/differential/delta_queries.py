@@ -20,7 +20,7 @@ from timely_spark.graph import Partition, caller, check_columns, check_reserved,
 from timely_spark.operators.rows import computed
 from timely_spark.streams import Stream
 
-Relation = Collection | tuple[Collection, Mapping[str, str]]
+JoinInput = Collection | tuple[Collection, Mapping[str, str]]
 
 _Step = dict[int, IndexLookup]
 """A step of a delta query: the relations by number, each with how it is looked up."""
@@ -28,7 +28,7 @@ _Step = dict[int, IndexLookup]
 
 @locate_errors
 def wcoj(
-    relations: Sequence[Relation], *, without: Sequence[Relation] = (), name: str | None = None
+    relations: Sequence[JoinInput], *, without: Sequence[JoinInput] = (), name: str | None = None
 ) -> Collection:
     """The natural join of many relations: all at once, one attribute after the other.
 

@@ -24,7 +24,15 @@ from timely_spark.graph import (
     caller,
     operator,
 )
-from timely_spark.operators.join import How, Join, Keys, check_how, keys_text, matching_keys, other_columns
+from timely_spark.operators.join import (
+    Join,
+    JoinKind,
+    Keys,
+    check_how,
+    keys_text,
+    matching_keys,
+    other_columns,
+)
 from timely_spark.operators.rows import computed
 from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import Hashes, numbers
@@ -150,7 +158,7 @@ def join(
     *,
     left: Columns = None,
     right: Columns = None,
-    how: How = "inner",
+    how: JoinKind = "inner",
     skew: Iterable[Any] | None = None,
     name: str | None = None,
 ) -> Collection:
@@ -338,7 +346,7 @@ def _by_keys(
     collection: Collection,
     other: Collection,
     keys: Keys,
-    how: How,
+    how: JoinKind,
     *,
     unique: bool = False,
     skew: Iterable[Any] | None = None,

@@ -32,7 +32,7 @@ _LIMBS = [f"{DIFF}_limb {n}" for n in range(4)]
 MOST_RECORDS = 1 << 26
 """The most records of a key, equal ones repeated, that a user's function gets."""
 
-Rows = list[Longs]
+NumberedRows = list[Longs]
 """Rows as integer columns: the number of the key, the number of the value, and the weights."""
 
 
@@ -103,7 +103,9 @@ class Logic:
         """
         raise NotImplementedError
 
-    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]] | None:
+    def numbered(
+        self, rows: NumberedRows, values: list[pa.Field]
+    ) -> tuple[NumberedRows, list[pa.Field]] | None:
         """Compute `results` with each key, from rows of integers; None if only `results` can. Optional.
 
         Args:
@@ -184,7 +186,7 @@ class Count(Logic):
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
         return pa.table({GROUP: inputs[GROUP], self.out: inputs[DIFF], DIFF: _ones(inputs.num_rows)})
 
-    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+    def numbered(self, rows: NumberedRows, values: list[pa.Field]) -> tuple[NumberedRows, list[pa.Field]]:
         groups, _, counts = rows
         return [groups, counts, np.ones_like(counts)], [pa.field(self.out, pa.int64())]
 
@@ -294,7 +296,7 @@ class Extreme(Logic):
             return _true(beyond)  # 0.0 equals -0.0
         return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
 
-    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+    def numbered(self, rows: NumberedRows, values: list[pa.Field]) -> tuple[NumberedRows, list[pa.Field]]:
         """The first or last of the values of each group."""
         groups, numbers, counts = rows
         if (counts <= 0).any():
@@ -345,7 +347,7 @@ class Threshold(Logic):
         inputs = replaced(inputs, DIFF, self._counts(numbers(inputs, DIFF)))
         return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
 
-    def numbered(self, rows: Rows, values: list[pa.Field]) -> tuple[Rows, list[pa.Field]]:
+    def numbered(self, rows: NumberedRows, values: list[pa.Field]) -> tuple[NumberedRows, list[pa.Field]]:
         """The records with the function's multiplicities."""
         counts = self._counts(rows[-1])
         return [each[counts != 0] for each in (*rows[:-1], counts)], values

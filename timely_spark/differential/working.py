@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.differential.reducers import GROUP, Logic, Rows
+from timely_spark.differential.reducers import GROUP, Logic, NumberedRows
 from timely_spark.differential.trace import DIFF, check_totals
 from timely_spark.state.arrangement import Arrangement, Matches
 from timely_spark.state.arrow import FEW, Hashes, Indices, numbers, rows_at
@@ -136,10 +136,10 @@ class RowsByKey:
     def __init__(self) -> None:
         #: per key the position of its first row, and the number of its rows
         self._start = self._size = np.zeros(0, np.int64)
-        self._columns: Rows = []
+        self._columns: NumberedRows = []
         self._used = 0
 
-    def of(self, keys: Indices) -> Rows:
+    def of(self, keys: Indices) -> NumberedRows:
         """The rows of some keys; the first column is the position of the key in `keys`, ascending."""
         if not self._columns or not len(keys):
             return []
@@ -151,7 +151,7 @@ class RowsByKey:
         at = ranges(self._start[keys], sizes)
         return [which, *(column[at] for column in self._columns)]
 
-    def replace(self, keys: Indices, rows: Rows) -> None:
+    def replace(self, keys: Indices, rows: NumberedRows) -> None:
         """Replace the rows of some keys; the first column is the position of the key in `keys`, ascending."""
         if not len(keys) or not (rows or self._columns):
             return
@@ -244,12 +244,12 @@ class Side:
     #: per key the rows accumulated up to the present iteration
     accumulated: RowsByKey = field(default_factory=RowsByKey)
     #: rows of the trace that count from a later iteration on, by that iteration
-    later: dict[int, list[Rows]] = field(default_factory=dict)
+    later: dict[int, list[NumberedRows]] = field(default_factory=dict)
     #: the changes of this context with their times; they are added to the trace when the context is left
     fresh: list[tuple[Any, pa.Table]] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
 
-    def coded(self, which: Indices, rows: pa.Table | Matches, keys: Sequence[str]) -> Rows:
+    def coded(self, which: Indices, rows: pa.Table | Matches, keys: Sequence[str]) -> NumberedRows:
         """Rows whose keys have the numbers `which`."""
         assert rows.schema is not None
         names = rows.schema.names
@@ -260,18 +260,18 @@ class Side:
         )
         return [which, self.values.numbers(rows, labels), *weights]
 
-    def columns(self, rows: Rows) -> dict[str, Any]:
+    def columns(self, rows: NumberedRows) -> dict[str, Any]:
         """The values and weights of rows, by column."""
         return self.values.columns(rows[1]) | dict(zip(self.weights, map(pa.array, rows[2:]), strict=True))
 
-    def put_off(self, iterations: Indices, rows: Rows) -> None:
+    def put_off(self, iterations: Indices, rows: NumberedRows) -> None:
         """Store rows that count from a later iteration on."""
         at, *rows = consolidated_rows([[iterations, *rows]], 3)
         bounds = [*run_starts(at).tolist(), len(at)]
         for low, high in pairwise(bounds if len(at) else ()):
             self.later.setdefault(int(at[low]), []).append([column[low:high] for column in rows])
 
-    def due(self, iteration: int) -> list[Rows]:
+    def due(self, iteration: int) -> list[NumberedRows]:
         """The stored rows that count from this iteration, or an earlier one, on."""
         return [rows for at in sorted(self.later) if at <= iteration for rows in self.later[at]]
 
@@ -280,20 +280,20 @@ class Side:
         for at in [at for at in self.later if at <= iteration]:
             del self.later[at]
 
-    def parts(self, keys: Indices, place: Indices, added: Rows) -> list[Rows]:
+    def parts(self, keys: Indices, place: Indices, added: NumberedRows) -> list[NumberedRows]:
         """Accumulated and added rows of `keys`; the first column is a key's position, as `place` has it."""
         parts = [self.accumulated.of(keys), [place[added[0]], *added[1:]] if added else []]
         return [part for part in parts if part and len(part[0])]
 
 
-def _together(parts: Sequence[Rows]) -> Rows:
+def _together(parts: Sequence[NumberedRows]) -> NumberedRows:
     """The rows of all parts."""
     if len(parts) > 1:
         return [np.concatenate(each) for each in zip(*parts, strict=True)]
     return parts[0] if parts else []
 
 
-def consolidated_rows(parts: Sequence[Rows], labels: int = 2) -> Rows:
+def consolidated_rows(parts: Sequence[NumberedRows], labels: int = 2) -> NumberedRows:
     """The rows of all parts, sorted by their labels; weights of equal labels are added up, zeros dropped."""
     if not parts:
         return []
@@ -352,8 +352,8 @@ class WorkingSet:
         """
         *_, at = time.encode()
         self.negative = None
-        arrived: list[Rows] = []
-        old: list[Rows] = []
+        arrived: list[NumberedRows] = []
+        old: list[NumberedRows] = []
         affected = np.zeros(0, np.int64)
         if keys:
             affected, groups, new, hashed, which = self.keys.of(pa.concat_tables(keys))
@@ -378,7 +378,9 @@ class WorkingSet:
         times = np.stack([*beside[2:], beside[1]], axis=1)
         return changed, list(by_join(self.keys.rows(affected[beside[0]]), times, time))
 
-    def _read(self, side: Side, keys: pa.Table, hashed: Hashes, which: Indices, at: int) -> list[Rows]:
+    def _read(
+        self, side: Side, keys: pa.Table, hashed: Hashes, which: Indices, at: int
+    ) -> list[NumberedRows]:
         """A trace's rows of newly active keys up to an iteration; later ones are put in `Side.later`."""
         matches = side.trace.find(keys, self.logic.keys, hashed)
         if not len(matches):
@@ -409,7 +411,7 @@ class WorkingSet:
         places = np.searchsorted(keys, which[first])
         self._beside.replace(keys, [places, times[first, -1], *joined[first].T])
 
-    def _changed(self, affected: Indices, arrived: Rows, old: Rows) -> pa.Table | None:
+    def _changed(self, affected: Indices, arrived: NumberedRows, old: NumberedRows) -> pa.Table | None:
         """The changes of the results of keys, after more records have been accumulated."""
         place = np.empty(len(self.keys), np.int64)
         place[affected] = np.arange(len(affected))
@@ -425,11 +427,11 @@ class WorkingSet:
             return None
         return self._table(self.results, affected, changed)
 
-    def _table(self, side: Side, affected: Indices, rows: Rows) -> pa.Table:
+    def _table(self, side: Side, affected: Indices, rows: NumberedRows) -> pa.Table:
         columns = dict(zip(self.keys.columns, self.keys.rows(affected[rows[0]]).columns, strict=True))
         return pa.table(columns | side.columns(rows))
 
-    def _results(self, affected: Indices, rows: Rows) -> Rows:
+    def _results(self, affected: Indices, rows: NumberedRows) -> NumberedRows:
         """The results of accumulated records."""
         records, results = self.records.values, self.results.values
         numbered = self.logic.numbered(rows, records.fields) if records.are_numbers(records.fields) else None

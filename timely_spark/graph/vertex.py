@@ -63,7 +63,7 @@ class Context(Protocol):
         """The number of the batch, which is the same if it runs again."""
         ...
 
-    def keep(self) -> int:
+    def repeatable_batches(self) -> int:
         """How many batches before it may still run again."""
         ...
 

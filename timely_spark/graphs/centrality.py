@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,8 +11,6 @@ from timely_spark.authors import Groups, Indices, adjacent, algorithm, numbers, 
 from timely_spark.differential import Collection
 from timely_spark.errors import SchemaError
 from timely_spark.graphs.edges import edges_of, ends_of, nodes_of, reversed_of, with_nodes
-
-Doubles: TypeAlias = npt.NDArray[np.float64]
 
 #: counts of paths are long
 _MOST_PATHS = 2.0**62
@@ -158,7 +154,7 @@ def _added(rows: pa.Table) -> pa.Table:
     )
 
 
-def _sums(values: Doubles, count: Indices, groups: Groups) -> Doubles:
+def _sums(values: npt.NDArray[np.float64], count: Indices, groups: Groups) -> npt.NDArray[np.float64]:
     """The sums of groups, each in ascending order, one after the other: they depend on the values alone."""
     order = np.lexsort((values, groups.ids))
     totals = np.zeros(len(groups.starts))

@@ -28,7 +28,7 @@ from timely_spark.authors import (
 from timely_spark.differential import Collection
 from timely_spark.errors import BadArgument, SchemaError
 
-Rule: TypeAlias = str | pc.Expression | Sequence[str | pc.Expression]
+BlockingRule: TypeAlias = str | pc.Expression | Sequence[str | pc.Expression]
 """What two records must agree in: a column or an expression, or several."""
 
 #: Between the parts of a block, and what stands for these characters in a part.
@@ -49,7 +49,7 @@ class Blocking(Several):
 @algorithm
 def blocking(
     records: Collection,
-    rules: Sequence[Rule],
+    rules: Sequence[BlockingRule],
     *,
     max_size: int,
     id: str = "id",

@@ -23,7 +23,7 @@ from timely_spark.authors import (
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, SchemaError
 from timely_spark.libraries.superstep import HALTED, by_batch, by_expressions, by_row
-from timely_spark.libraries.supersteps import MakeProgram, Message, Supersteps, value_of
+from timely_spark.libraries.supersteps import MakeProgram, MessageColumns, Supersteps, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def pregel(
     with_vertex_column: Mapping[str, tuple[Any, str | pc.Expression]] | None = None,
     compute: Callable[[pa.Table], Any] | None = None,
     vprog: Callable[[Any], Any] | None = None,
-    send_msg_to_dst: Message | None = None,
-    send_msg_to_src: Message | None = None,
+    send_msg_to_dst: MessageColumns | None = None,
+    send_msg_to_src: MessageColumns | None = None,
     agg_msgs: str | Callable[[Collection], Collection] = "sum",
     initial_msg: Any = None,
     aggregators: Mapping[str, tuple[str, Any]] | None = None,

@@ -26,7 +26,7 @@ from timely_spark.authors import (
 )
 from timely_spark.errors import SchemaError
 
-Program = Callable[[pa.Table], pa.Table]
+NodeProgram = Callable[[pa.Table], pa.Table]
 """A vertex program: from a table of nodes that compute to their new columns, row by row."""
 
 HALTED = "halted"
@@ -34,7 +34,7 @@ HALTED = "halted"
 IS_MESSAGE = "__timely_message"
 
 
-def by_expressions(columns: Mapping[str, Any], schema: pa.Schema, batch: pa.Schema) -> Program:
+def by_expressions(columns: Mapping[str, Any], schema: pa.Schema, batch: pa.Schema) -> NodeProgram:
     """The program of an expression for each column that changes; all read the columns of a `batch`."""
     step = "pregel: with_vertex_column"
     new = named_expressions(step, batch, {name: columns.get(name, name) for name in schema.names})
@@ -46,7 +46,7 @@ def by_expressions(columns: Mapping[str, Any], schema: pa.Schema, batch: pa.Sche
     return lambda table: project(table, new)
 
 
-def by_batch(function: Callable[[pa.Table], Any], schema: pa.Schema) -> Program:
+def by_batch(function: Callable[[pa.Table], Any], schema: pa.Schema) -> NodeProgram:
     """The program of a function of an Arrow table."""
 
     def program(batch: pa.Table) -> pa.Table:
@@ -59,7 +59,7 @@ def by_batch(function: Callable[[pa.Table], Any], schema: pa.Schema) -> Program:
     return program
 
 
-def by_row(function: Callable[[Any], Any], schema: pa.Schema) -> Program:
+def by_row(function: Callable[[Any], Any], schema: pa.Schema) -> NodeProgram:
     """The program of a function of one node."""
     return lambda batch: as_table(map_records(function, batch), schema, of="vprog")
 
@@ -72,7 +72,7 @@ class Superstep(Logic):
     dropped.
     """
 
-    program: Program
+    program: NodeProgram
     #: the columns of nodes, without the key and `HALTED`; those of messages; and aggregates
     columns: pa.Schema
     messages: tuple[str, ...]

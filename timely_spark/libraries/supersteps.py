@@ -24,11 +24,11 @@ from timely_spark.authors import (
 )
 from timely_spark.differential import Collection
 from timely_spark.errors import GraphError, SchemaError
-from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, Program, Superstep
+from timely_spark.libraries.superstep import HALTED, IS_MESSAGE, NodeProgram, Superstep
 
-Message: TypeAlias = str | pc.Expression | Mapping[str, str | pc.Expression]
+MessageColumns: TypeAlias = str | pc.Expression | Mapping[str, str | pc.Expression]
 """A message: an expression, or several by column."""
-MakeProgram = Callable[[pa.Schema, pa.Schema], Program]
+MakeProgram = Callable[[pa.Schema, pa.Schema], NodeProgram]
 """Makes a program from the schemas of the nodes' columns, and of the batches that it gets."""
 
 _AGGREGATES = ("max", "mean", "min", "sum")
@@ -42,8 +42,8 @@ class Supersteps:
     agg_msgs: str | Callable[[Collection], Collection]
     aggregators: Mapping[str, tuple[str, Any]]
     halt: str | pc.Expression | None
-    to_dst: Message | None
-    to_src: Message | None
+    to_dst: MessageColumns | None
+    to_src: MessageColumns | None
 
     def check(self, nodes: Collection) -> None:
         """Check the arguments, as far as they can be checked before the loop is built."""
@@ -93,7 +93,7 @@ class Supersteps:
         return result
 
     def _along(
-        self, links: Collection, nodes: Collection, message: Message, near: str, far: str
+        self, links: Collection, nodes: Collection, message: MessageColumns, near: str, far: str
     ) -> Collection:
         """The messages from one end of each edge to the other; nodes that did not compute last send none."""
         columns = [column for column in nodes.schema.names if column not in {"node", HALTED}]

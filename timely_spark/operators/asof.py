@@ -28,7 +28,7 @@ from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import Timestamp
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
-Times: TypeAlias = npt.NDArray[np.uint64]
+Moments: TypeAlias = npt.NDArray[np.uint64]
 
 _GROUP = "__timely_asof"
 
@@ -67,7 +67,7 @@ class Nearest:
         matched = (places >= 0) & timed
         return matched, right.select(list(self.right_columns)).take(pa.array(places, mask=~matched))
 
-    def _places(self, group: Longs, time: Times, groups: Longs, at: Times) -> Longs:
+    def _places(self, group: Longs, time: Moments, groups: Longs, at: Moments) -> Longs:
         """For each left record the place of its right record, -1 if it has none."""
         nearest, distance = np.full(len(time), -1), np.zeros(len(time), np.uint64)
         for direction in ("backward", "forward"):
@@ -81,7 +81,7 @@ class Nearest:
         return nearest
 
 
-def _ordered(column: pa.ChunkedArray) -> tuple[Times, Mask]:
+def _ordered(column: pa.ChunkedArray) -> tuple[Moments, Mask]:
     """Times as unsigned numbers of the same order and distances, and which are not null."""
     values = flat(column)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
@@ -99,7 +99,7 @@ def _of_group(place: Longs, group: Longs, groups: Longs) -> tuple[Longs, Any]:
     return place, exists
 
 
-def _passed(group: Longs, time: Times, groups: Longs, at: Times, *, including: bool) -> Longs:
+def _passed(group: Longs, time: Moments, groups: Longs, at: Moments, *, including: bool) -> Longs:
     """For each left record the number of right records (sorted) before it; `including` those of its time."""
     is_left = np.repeat([False, True], [len(at), len(time)])
     last = is_left if including else ~is_left

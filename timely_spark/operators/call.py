@@ -85,7 +85,7 @@ class Call(Vertex):
         answers = Answers(record, number, time)
         if number > self._swept:
             self._swept = number
-            answers.sweep(number - self._context.keep())
+            answers.sweep(number - self._context.repeatable_batches())
         return answers
 
     async def _all(

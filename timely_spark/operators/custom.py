@@ -35,16 +35,16 @@ from timely_spark.state.buffering import BufferingVertex, per_input
 from timely_spark.streams import Stream, check_same_scope
 from timely_spark.times import PathSummary, Timestamp, is_integer
 
-Columns: TypeAlias = str | Sequence[str] | Expression | None
+PartitionColumns: TypeAlias = str | Sequence[str] | Expression | None
 MUTABLE = (list, dict, set, bytearray, deque)
 """Types of plain state that changes in place."""
 
-By: TypeAlias = Sequence[Columns] | str | Expression | None
+By: TypeAlias = Sequence[PartitionColumns] | str | Expression | None
 """For each input what partitions it: a column, several, an expression, or None. A single input needs no list.
 
 Of an expression (Naiad's H(m)) the value, an integer, is the worker's number, modulo the number of workers.
 """
-Paths: TypeAlias = Mapping[tuple[int, int], PathSummary | int | None]
+Summaries: TypeAlias = Mapping[tuple[int, int], PathSummary | int | None]
 """By (input, output): None (no path), a number of epochs, or a path summary; else the same time or later."""
 
 
@@ -83,7 +83,7 @@ def unary(
     function: Callable[[Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: Columns = None,
+    by: PartitionColumns = None,
     name: str | None = None,
 ) -> Stream:
     """Apply a function of time and batch to each batch on arrival.
@@ -119,7 +119,7 @@ def binary(
     function: Callable[[int, Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: tuple[Columns, Columns] = (None, None),
+    by: tuple[PartitionColumns, PartitionColumns] = (None, None),
     name: str | None = None,
 ) -> Stream:
     """Apply a function to each batch of two streams, on arrival.
@@ -152,7 +152,7 @@ def unary_notify(
     function: Callable[[Any, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: Columns = None,
+    by: PartitionColumns = None,
     name: str | None = None,
 ) -> Stream:
     """Buffer by time; when a time is complete, apply the function once to a worker's records of it.
@@ -184,7 +184,7 @@ def binary_notify(
     function: Callable[[Any, pa.Table, pa.Table], Any],
     schema: SchemaLike,
     *,
-    by: tuple[Columns, Columns] = (None, None),
+    by: tuple[PartitionColumns, PartitionColumns] = (None, None),
     name: str | None = None,
 ) -> Stream:
     """Buffer two streams by time; when a time is complete, apply the function to both sides of it.
@@ -227,7 +227,7 @@ def _partitions(operator: str, streams: Sequence[Stream], by: By) -> list[Partit
     return [partition_by(operator, stream.schema, columns) for stream, columns in pairs]
 
 
-def partition_by(operator: str, schema: pa.Schema, by: Columns) -> Partition | None:
+def partition_by(operator: str, schema: pa.Schema, by: PartitionColumns) -> Partition | None:
     """The partitioning by columns or by an expression; None means any."""
     if by is None:
         return None
@@ -254,7 +254,7 @@ def custom(
     operator: str,
     name: str | None,
     guarantees: str | Sequence[str] | None = None,
-    summaries: Paths | None = None,
+    summaries: Summaries | None = None,
 ) -> tuple[Stream, ...]:
     """Add a vertex of a user's function, or one written by the user: see `Dataflow.vertex`."""
     first, *others = streams
@@ -289,7 +289,7 @@ def custom(
 
 
 def _summaries(
-    step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, summaries: Paths
+    step: str, streams: Sequence[Stream], vertex: Vertex, outputs: int, summaries: Summaries
 ) -> list[list[PathSummary | None]] | None:
     """The path summaries from each input to each output; None means the identity for all pairs."""
     scope = streams[0].stage.scope

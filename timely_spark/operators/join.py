@@ -37,7 +37,7 @@ from timely_spark.times import EPOCHS, Timestamp
 
 Keys = tuple[tuple[str, ...], tuple[str, ...]]
 
-How: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
+JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 """The kind of a join: which records go out beside the pairs, or instead of them."""
 
 _ROW = "__timely_row"
@@ -156,7 +156,9 @@ class JoinComplete(BufferingVertex):
 
     keeps_signs = per_time = True
 
-    def __init__(self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How) -> None:
+    def __init__(
+        self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: JoinKind
+    ) -> None:
         super().__init__(inputs=2)
         self.on, self.schemas, self.schema, self.how = on, sides, schema, how
         #: the sides whose records go out if nothing matches them
@@ -196,7 +198,7 @@ class JoinCompleteExpiring(JoinComplete):
     per_time = False
 
     def __init__(
-        self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: How, expire: int
+        self, on: Keys, sides: tuple[pa.Schema, pa.Schema], schema: pa.Schema, how: JoinKind, expire: int
     ) -> None:
         super().__init__(on, sides, schema, how)
         self.expire = expire
@@ -362,7 +364,7 @@ def keys_text(keys: Keys) -> str:
 
 def check_how(how: Any, left: pa.Schema, right: pa.Schema, keys: Keys) -> None:
     """Check the kind of a join; the keys of a right or outer join come from both sides."""
-    word("how", how, get_args(How), step="join", error=SchemaError)
+    word("how", how, get_args(JoinKind), step="join", error=SchemaError)
     if how in {"right", "outer"}:
         for a, b in zip(*keys, strict=True):
             kinds = left.field(a).type, right.field(b).type
@@ -394,7 +396,7 @@ def join(
     *,
     left: str | Sequence[str] | None = None,
     right: str | Sequence[str] | None = None,
-    how: How = "inner",
+    how: JoinKind = "inner",
     per: Per = "accumulated",
     expire: int | None = None,
     name: str | None = None,

@@ -24,7 +24,7 @@ from timely_spark.graph import (
     operator,
     seconds,
 )
-from timely_spark.operators.custom import Columns
+from timely_spark.operators.custom import PartitionColumns
 from timely_spark.operators.program import VERSION, Program, ProgramError, Reply, put_back, reused, shown
 from timely_spark.state.arrow import from_bytes, to_bytes
 from timely_spark.streams import Stream
@@ -251,7 +251,7 @@ def pipe(
     command: str | Sequence[str],
     schema: SchemaLike,
     *,
-    by: Columns = None,
+    by: PartitionColumns = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 60.0,
     attempts: int = 2,

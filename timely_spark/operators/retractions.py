@@ -18,7 +18,7 @@ _SIGNED = "__timely_signed"
 EXACT, SIGN = "exact", "_sign"
 """The kind of a sum of doubles: of a column of values, and of their signs, in a column whose name ends so."""
 
-Listed = list[tuple[str, str, str | None]]
+ListedAggregates = list[tuple[str, str, str | None]]
 """Aggregates: for each output column its kind and the column it reads."""
 
 
@@ -78,12 +78,14 @@ def _refused(why: str, step: str, diff: str | None, *, operator: str) -> GraphEr
     return GraphError(msg, where=caller(), hint=hint)
 
 
-def with_signs(stream: Stream, keys: tuple[str, ...], listed: Listed) -> tuple[Stream, Listed]:
+def with_signs(
+    stream: Stream, keys: tuple[str, ...], listed: ListedAggregates
+) -> tuple[Stream, ListedAggregates]:
     """A stream with retractions, and its aggregates, as sums of values with signs; others as they are."""
     if (source := retractions_in(stream)) is None:
         return stream, listed
     values: dict[str, Any] = {}
-    signed: Listed = []
+    signed: ListedAggregates = []
     for number, (out, kind, column) in enumerate(listed):
         diff = source[1]
         if diff is None or kind not in {"sum", "count"}:

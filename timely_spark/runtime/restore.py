@@ -23,7 +23,7 @@ from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.entries import unread
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States, write_state
+from timely_spark.runtime.storage.states import StateRefs, write_state
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
@@ -70,11 +70,11 @@ def restore(log: RoundLog, context: RunContext, newest: int, *, empty: bool = Fa
         return
     manifest, rows = read
     migration = _migrated(log, context.plan, manifest, rows, context.blobs, empty=empty)
-    states = States(
+    states = StateRefs(
         {i: write_state(context.blobs, worker, newest, None) for i, worker in enumerate(migration.workers)}
     )
     files = files_of(wire.only(rows, Message))
-    garbage = files.union(manifest.garbage, *(state.files for state in States.of(rows).by_worker.values()))
+    garbage = files.union(manifest.garbage, *(state.files for state in StateRefs.of(rows).by_worker.values()))
     garbage = garbage.difference(*(state.files for state in states.by_worker.values()))
     log.first = newest
     log.write(
@@ -108,7 +108,7 @@ def _migrated(
     log: RoundLog, plan: Plan, manifest: Manifest, rows: pa.Table, blobs: Blobs, *, empty: bool
 ) -> Migration:
     before = log.flow(manifest)["described"]
-    states = States.of(rows).encoded(blobs, before["workers"])
+    states = StateRefs.of(rows).encoded(blobs, before["workers"])
     messages = blobs.resolve(wire.only(rows, Message))
     handles = {each.name for each in plan.inputs if each.stage.handle}.difference(
         manifest.coordinator["inputs"]

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary, unnamed_in_words
-from timely_spark.coordinator import Bound, Coordinator
+from timely_spark.coordinator import Coordinator, RoundLimits
 from timely_spark.errors import BadArgument, GraphError, StorageFailed, TimelyError, without_stack
 from timely_spark.graph import Kind, absolute, caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
@@ -73,7 +73,7 @@ from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.show.explain import step_plans
 from timely_spark.show.sketch import Sketch
 from timely_spark.worker.epoch_columns import by_column
@@ -123,7 +123,9 @@ def start(
     retained = _retention(session)
     plan = dataclasses.replace(plan, measured=log_to is not None, keep=retained)
     partitions = partitions if partitions is None else integer("partitions", partitions, most=1 << 16)
-    rounds = Bound().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
+    rounds = (
+        RoundLimits().rounds if rounds_per_batch is None else integer("rounds_per_batch", rounds_per_batch)
+    )
     name, arguments = name or plan.name, trigger_of(trigger)
     _check_sources(plan, dataframes, inputs, local=on_one_machine(session))
     _check_outputs(
@@ -523,7 +525,7 @@ def _claimed(
         coordinator = Coordinator(plan)
         result = coordinator.first()
         newest = FIRST
-        manifest = manifest_of(Rounds(context, context.parallel), coordinator, result, States())
+        manifest = manifest_of(Rounds(context, context.parallel), coordinator, result, StateRefs())
         log.write(dataclasses.replace(manifest, rounds=0), result.rows)
     else:
         restore(log, context, newest, empty=empty)

@@ -276,8 +276,8 @@ class CallContext:
         """The number of the micro-batch to which the round belongs."""
         return self.round.received.batch_id
 
-    def keep(self) -> int:
-        """How many micro-batches are kept, so that they may run again."""
+    def repeatable_batches(self) -> int:
+        """How many micro-batches before the present one may still run again."""
         return self.round.plan.keep
 
     def since(self) -> int:

@@ -23,7 +23,7 @@ NO_EPOCH = -1
 """Stands for an epoch that is null, negative or too large; such rows are always late."""
 
 Epochs = npt.NDArray[np.int64]
-Span = list[int]
+EpochSpan = list[int]
 """(least epoch, greatest epoch, rows) of epochs with gaps of at most one jump."""
 
 
@@ -63,7 +63,7 @@ def column_epochs(column: pa.ChunkedArray) -> Epochs:
     return epochs
 
 
-def spans(counts: Iterable[tuple[int, int]], jump: int) -> list[Span]:
+def spans(counts: Iterable[tuple[int, int]], jump: int) -> list[EpochSpan]:
     """The spans of ascending epochs with their numbers of rows.
 
     >>> spans([(-1, 1), (3, 5), (4, 1), (90, 2)], jump=10)
@@ -72,9 +72,9 @@ def spans(counts: Iterable[tuple[int, int]], jump: int) -> list[Span]:
     return joined(([epoch, epoch, rows] for epoch, rows in counts if epoch != NO_EPOCH), jump)
 
 
-def joined(parts: Iterable[Span], jump: int) -> list[Span]:
+def joined(parts: Iterable[EpochSpan], jump: int) -> list[EpochSpan]:
     """The spans of several tasks, joined where they are at most one jump apart."""
-    merged: list[Span] = []
+    merged: list[EpochSpan] = []
     for low, high, rows in sorted(parts):
         if merged and low - merged[-1][1] <= jump:
             merged[-1][1] = max(merged[-1][1], high)
@@ -97,7 +97,7 @@ class InTime:
 
     @classmethod
     def of(
-        cls, parts: Iterable[Span], frontier: int | None, *, seen: bool, jump: int, after: int | None
+        cls, parts: Iterable[EpochSpan], frontier: int | None, *, seen: bool, jump: int, after: int | None
     ) -> InTime:
         """Decide which epochs of a batch are in time.
 

@@ -17,7 +17,7 @@ from timely_spark.times import Timestamp
 from timely_spark.worker.combining import combined
 
 #: (channel, time, receiver, number of records, the records as an Arrow IPC stream)
-Sent = tuple[int, Any, int, int, bytes]
+SentMessage = tuple[int, Any, int, int, bytes]
 
 
 class Outbox:
@@ -54,7 +54,7 @@ class Outbox:
         self._sent[channel.index, time].append((batch.filter(pa.array(others)), to[others]))
         return batch.filter(pa.array(stays))
 
-    def messages(self) -> Iterator[Sent]:
+    def messages(self) -> Iterator[SentMessage]:
         """One message per (channel, time, receiver), or two where some batches have hot keys.
 
         If the receiver combines records and ignores iterations, the records of all iterations are one batch,
@@ -80,7 +80,7 @@ class Outbox:
 
     def _split(
         self, channel: Channel, times: list[Timestamp], parts: list[tuple[pa.Table, Hashes]]
-    ) -> Iterator[Sent]:
+    ) -> Iterator[SentMessage]:
         # counted, not sorted: workers are few
         gets = [frozenset(np.bincount(to.view(np.int64)).nonzero()[0].tolist()) for _, to in parts]
         table = self._combined(channel, [part for part, _ in parts])
@@ -100,7 +100,7 @@ class Outbox:
 
     def _copies(
         self, channel: Channel, times: list[Timestamp], copies: list[dict[int, pa.Table]]
-    ) -> Iterator[Sent]:
+    ) -> Iterator[SentMessage]:
         #: the encoded message, by the tables of a worker: receivers of the same records share it
         encoded: dict[tuple[int, ...], tuple[int, bytes]] = {}
         for worker in sorted({worker for parts in copies for worker in parts}):

@@ -18,7 +18,7 @@ from timely_spark.worker.notify import input_frontier
 from timely_spark.worker.wire import Advance, Header, InputBatch, Item, Message, Tick
 
 #: (vertex, input, time, records)
-Batch = tuple[Node, int, Any, pa.Table]
+ArrivedBatch = tuple[Node, int, Any, pa.Table]
 
 
 class Received:
@@ -106,7 +106,7 @@ class Received:
                 if (refused := Refused.among(counts, in_time)).rows:
                     self.refused[name] += refused
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[ArrivedBatch]:
         """The batches to deliver, in an order that depends on their contents only."""
         by = attrgetter("source", "channel", "epoch")
         for (name, index, epoch), batches in itertools.groupby(self._inputs, key=by):
@@ -126,7 +126,7 @@ class Received:
             self.pointstamps[node.lands(channel.input), time] += len(messages)
             yield node, channel.input, time, from_bytes(*(message.payload for message in messages))
 
-    def _by_column(self, source: PlanInput, channel: Channel, batch: InputBatch) -> Iterator[Batch]:
+    def _by_column(self, source: PlanInput, channel: Channel, batch: InputBatch) -> Iterator[ArrivedBatch]:
         """Input data at the epochs of its rows."""
         table, in_time, start = from_bytes(batch.payload), self.in_time[source.name], 0
         if channel.index in source.quarantined:
@@ -140,7 +140,7 @@ class Received:
                 yield from self._entering(channel, in_time.late if late else own, table.slice(start, rows))
             start += rows
 
-    def _entering(self, channel: Channel, epoch: int | None, table: pa.Table) -> Iterator[Batch]:
+    def _entering(self, channel: Channel, epoch: int | None, table: pa.Table) -> Iterator[ArrivedBatch]:
         """Input records at an epoch; None means drop them."""
         if epoch is None:
             return

@@ -27,7 +27,7 @@ from timely_spark.graph import with_cell
 from timely_spark.state.arrow import Indices, Mask
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import changes, run_starts
-from timely_spark.worker.epoch_columns import Refused, Span
+from timely_spark.worker.epoch_columns import EpochSpan, Refused
 from timely_spark.worker.expectations import Expectation
 from timely_spark.worker.hot_keys import Load
 from timely_spark.worker.loops import LoopCounts, highest
@@ -163,7 +163,7 @@ class Tick(Item):
     #: with manual epochs the epoch; with clock epochs the epoch is the batch
     epoch: int | None = None
     #: with an epoch column the spans of the part's epochs, and on one worker (epoch, rows) of each epoch
-    spans: list[Span] | None = None
+    spans: list[EpochSpan] | None = None
     rows: list[tuple[int, int]] | None = None
     #: the records of the part, before any step, and what was quarantined instead
     read: int = 0
@@ -305,7 +305,7 @@ class Report(Item):
 
 
 #: what `Report.sum` adds up by name
-Sum = TypeVar("Sum", Refused, Expectation)
+Addable = TypeVar("Addable", Refused, Expectation)
 
 #: how the fields of a `Report` are read that JSON does not hold as they are
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -325,9 +325,9 @@ def _sum_of_changes(parts: Iterable[list[Change]]) -> list[Change]:
     return [(at, time, n) for (at, _), (time, n) in sorted(sums.items()) if n]
 
 
-def _sum_by_name(unit: Sum, parts: Iterable[dict[str, Sum]]) -> dict[str, Sum]:
+def _sum_by_name(unit: Addable, parts: Iterable[dict[str, Addable]]) -> dict[str, Addable]:
     """The sums by name of what has a `+`; `unit` is the empty sum."""
-    sums: dict[str, Sum] = {}
+    sums: dict[str, Addable] = {}
     for name, one in chain.from_iterable(part.items() for part in parts):
         sums[name] = sums.get(name, unit) + one
     return sums

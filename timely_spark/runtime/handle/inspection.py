@@ -23,7 +23,7 @@ from timely_spark.runtime.handle.changing import Changing
 from timely_spark.runtime.storage.blobs import Blobs, size_of
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.show.sketch import Sketch
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import from_bytes
@@ -329,7 +329,7 @@ class Round:
         """
         rows = [
             {"step": step, "worker": worker, "bytes": size}
-            for worker, state in States.of(self.rows).by_worker.items()
+            for worker, state in StateRefs.of(self.rows).by_worker.items()
             for step, size in state.sizes.items()
         ]
         return pa.Table.from_pylist(
@@ -352,7 +352,7 @@ class Round:
         return _Reader(times, self._blobs)
 
     def _workers(self) -> Iterator[tuple[int, dict[str, Any], list[memoryview]]]:
-        for worker, state in sorted(States.of(self.rows).by_worker.items()):
+        for worker, state in sorted(StateRefs.of(self.rows).by_worker.items()):
             with self._blobs.reading(state.reference):
                 yield worker, *unpack_json(self._blobs.get(state.reference))
 

@@ -18,7 +18,7 @@ from timely_spark.worker.expectations import Expectation
 
 if TYPE_CHECKING:
     from timely_spark.methods import Query
-    from timely_spark.provenance import Epochs, Explanation
+    from timely_spark.provenance import Explanation, InputRecords
 
 
 def why(self: Query, epoch: int | None = None) -> Why:
@@ -86,7 +86,7 @@ def explain_row(
     output: str,
     row: Any,
     *,
-    inputs: Mapping[str, str | Epochs] | None = None,
+    inputs: Mapping[str, str | InputRecords] | None = None,
     at: int | None = None,
     diff: str = "diff",
 ) -> Explanation:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, RoundResult
+from timely_spark.coordinator import Coordinator, RoundLimits, RoundResult
 from timely_spark.coordinator.loops import notices_to_log
 from timely_spark.coordinator.spreading import spread
 from timely_spark.errors import RAISED, TimelyError, VertexError
@@ -43,7 +43,7 @@ from timely_spark.runtime.storage.entries import arrived
 from timely_spark.runtime.storage.latencies import Latencies
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import Delivered, Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.convergence import Convergence
 from timely_spark.worker.epoch_columns import by_column
@@ -132,7 +132,9 @@ class Driver:
         ended = columns and log.at_the_end(micro_batch)
         result = coordinator.apply_round(before.batch + 1, rows, ended=ended)
         read = last.sent | files_of(result.rows)
-        coordinator, result = self._rounds.run(session, coordinator, result, states, Bound(**before.bound))
+        coordinator, result = self._rounds.run(
+            session, coordinator, result, states, RoundLimits(**before.bound)
+        )
         place = {
             "micro_batch": micro_batch, "resident": self.context.resident > 0, "offsets": offsets,
             **_read_to(log, before, micro_batch),
@@ -159,7 +161,7 @@ class Driver:
         with self._rounds.live.during(before.batch + 1, self.context.plan):
             rows = pa.concat_tables([last.rows, self._inputs.rows(Ends.of(before), ends)])
         start = RoundResult.of_input(Header.decode(before.header), self.context.blobs.resolve(rows))
-        bound = Bound(**before.bound)
+        bound = RoundLimits(**before.bound)
         coordinator, result, ran = self._rounds.from_input(
             session, coordinator, before.batch + 1, start, states, bound=bound, repeated=begun is None
         )
@@ -238,7 +240,7 @@ class Driver:
         for text in self._first_warnings(coordinator, before):
             self.context.log_message(logging.WARNING, "%s", text)
         self._log_batch(manifest, result, time.perf_counter() - started)
-        return _BatchState(manifest, coordinator, States(states.by_worker), sent, result.rows)
+        return _BatchState(manifest, coordinator, StateRefs(states.by_worker), sent, result.rows)
 
     def _first_warnings(self, coordinator: Coordinator, before: Manifest) -> Iterator[str]:
         """What has not been warned of before: hot keys, negative records, and expectations that fail."""
@@ -255,7 +257,7 @@ class Driver:
                 yield counts.warning(step, stage.where, stage.detail)
 
     def _spread(
-        self, coordinator: Coordinator, result: RoundResult, states: States
+        self, coordinator: Coordinator, result: RoundResult, states: StateRefs
     ) -> tuple[Coordinator, RoundResult]:
         """Spread the hot keys that the batch has found, and write the states that this moves."""
         if not coordinator.to_spread:
@@ -342,7 +344,7 @@ class Driver:
         coordinator = Coordinator.decode(self.context.plan, manifest.coordinator)
         rows_of_next = wire.only(rows, Message, Header)
         sent = files_of(wire.only(rows, Message))
-        return _BatchState(manifest, coordinator, States.of(rows), sent, rows_of_next)
+        return _BatchState(manifest, coordinator, StateRefs.of(rows), sent, rows_of_next)
 
     def _deliver(
         self,
@@ -436,7 +438,7 @@ class _BatchState:
 
     manifest: Manifest
     coordinator: Coordinator
-    states: States
+    states: StateRefs
     #: the files that messages refer to
     sent: set[str]
     #: messages and headers for the next batch
@@ -475,7 +477,7 @@ def progress_fields(coordinator: Coordinator, result: RoundResult) -> dict[str, 
     }
 
 
-def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, states: States) -> Manifest:
+def manifest_of(rounds: Rounds, coordinator: Coordinator, result: RoundResult, states: StateRefs) -> Manifest:
     """The manifest of a batch, without the fields that `PendingOutputs` takes over from the one before."""
     slowest = max(states.took.items(), key=lambda pair: pair[1], default=None)
     return Manifest(

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from timely_spark.compiler import Plan
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share, merged_snapshot, run_local_rounds
+from timely_spark.coordinator import (
+    Coordinator,
+    RoundLimits,
+    RoundResult,
+    Share,
+    merged_snapshot,
+    run_local_rounds,
+)
 from timely_spark.coordinator.round_result import as_outputs
 from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import Live
@@ -92,7 +99,7 @@ class Hosted:
         batch: int,
         result: RoundResult,
         references: Mapping[int, bytes],
-        bounds: Iterable[Bound],
+        bounds: Iterable[RoundLimits],
         *,
         share: Share,
         repeated: bool,

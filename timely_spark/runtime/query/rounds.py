@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, RoundResult, Share
+from timely_spark.coordinator import Coordinator, RoundLimits, RoundResult, Share
 from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
 from timely_spark.runtime.errors import PeerLost, PeersUnreachable
@@ -41,7 +41,7 @@ from timely_spark.runtime.query.peers import Peers
 from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext
 from timely_spark.runtime.session import await_slots, on_one_machine, slots
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.wire import Failure, Item, RowKind
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Rounds up to this size run in one process, perhaps the driver's: starting parallel tasks takes longer.
-SMALL = Bound(exchanged=1 << 20, delivered=4 << 20)
+SMALL = RoundLimits(exchanged=1 << 20, delivered=4 << 20)
 #: Seconds until a barrier stage must have begun; and how often it may fail, since Spark does not try again.
 BEGIN, ATTEMPTS = 60.0, 4
 #: Seconds to wait until another executor replaces a lost one; Spark looks only every 15 seconds.
@@ -87,18 +87,18 @@ class Rounds:
         self.__post_init__()
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> RoundLimits:
         """How far the next micro-batch may go."""
         rounds = self.context.rounds
-        return Bound.any_size(rounds) if self.parallel else Bound(rounds=rounds)
+        return RoundLimits.any_size(rounds) if self.parallel else RoundLimits(rounds=rounds)
 
     def run(
         self,
         session: SparkSession,
         coordinator: Coordinator,
         result: RoundResult,
-        states: States,
-        bound: Bound,
+        states: StateRefs,
+        bound: RoundLimits,
     ) -> tuple[Coordinator, RoundResult]:
         """Run the further rounds of a micro-batch as far as `bound` allows; enters their states in `states`.
 
@@ -138,9 +138,9 @@ class Rounds:
         coordinator: Coordinator,
         batch: int,
         start: RoundResult,
-        states: States,
+        states: StateRefs,
         *,
-        bound: Bound,
+        bound: RoundLimits,
         repeated: bool,
     ) -> tuple[Coordinator, RoundResult, dict[int, Worker]]:
         """Run the small rounds of a batch from its input on, and in tasks that stay all of them.
@@ -179,7 +179,7 @@ class Rounds:
         """Writes what this process does."""
         return self._hosted.live
 
-    def write(self, batch: int, ran: Mapping[int, Worker], states: States) -> None:
+    def write(self, batch: int, ran: Mapping[int, Worker], states: StateRefs) -> None:
         """Write the states of workers of this process that have run, and enter them in `states`."""
         states.enter(self._hosted.write(batch, ran, states.references))
 
@@ -231,7 +231,7 @@ class Rounds:
             work = replace(work, repeated=True)
         raise AssertionError
 
-    def no_longer(self, states: States) -> str:
+    def no_longer(self, states: StateRefs) -> str:
         """Why no micro-batch can stay after a batch with these states; empty if one can."""
         tasks = 1 if self._tasks is None else max(1, self._tasks.tasks)
         if (read := self._read(states)) > SMALL.states * tasks:
@@ -244,7 +244,7 @@ class Rounds:
         """`Manifest.slow`."""
         return "" if self._tasks is None else self._tasks.placement.text
 
-    def _read(self, states: States) -> int:
+    def _read(self, states: StateRefs) -> int:
         mapped = self.context.blobs.files.local
         return sum(state.read(mapped=mapped) for state in states.by_worker.values())
 
@@ -331,7 +331,7 @@ class _Job:
     context: RunContext
     batch: int
     result: RoundResult
-    bound: Bound
+    bound: RoundLimits
     states: dict[int, bytes]
     coordinator: dict[str, Any] = field(default_factory=dict)
     tasks: int = 1

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from timely_spark.coordinator import Bound, Coordinator, Placement, RoundResult, Share
+from timely_spark.coordinator import Coordinator, Placement, RoundLimits, RoundResult, Share
 from timely_spark.coordinator.placement import Effort
 from timely_spark.coordinator.round_result import OUTPUTS
 from timely_spark.errors import VertexError
@@ -71,7 +71,7 @@ class Work(Item):
         coordinator: Coordinator,
         batch: int,
         start: RoundResult,
-        bounds: Sequence[Bound],
+        bounds: Sequence[RoundLimits],
         *,
         repeated: bool,
     ) -> Work:
@@ -278,7 +278,7 @@ def _answer(stage: _Stage, hosted: Hosted, peers: Peers, rows: pa.Table) -> pa.T
     start = RoundResult.decode(work.result, wire.without(rows, Work, State), OUTPUTS.empty_table())
     swap, garbage = exchange_by_peers(context, peers, work.batch, SENT)
     share = Share(rank, stage.tasks, swap, tuple(work.places))
-    bounds = [Bound(**bound) for bound in work.bounds]
+    bounds = [RoundLimits(**bound) for bound in work.bounds]
     try:
         result, ran = hosted.run(
             coordinator, work.batch, start, references, bounds, share=share, repeated=work.repeated

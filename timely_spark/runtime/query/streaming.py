@@ -24,7 +24,7 @@ from timely_spark.runtime.query.live import Live, packing
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext, batch_id, packed_sources
 from timely_spark.runtime.session import cores, register
 from timely_spark.runtime.sources.source import JournaledSource
-from timely_spark.runtime.storage.states import States, write_state
+from timely_spark.runtime.storage.states import StateRefs, write_state
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.record import Recorded
 from timely_spark.worker.wire import Failure, Header
@@ -115,7 +115,7 @@ def _work(
     micro_batch = batch_id(context.log)
     if micro_batch == context.continued:  # its batches have their manifests
         return
-    header, state_before = None, States.of(rows).by_worker.get(worker)
+    header, state_before = None, StateRefs.of(rows).by_worker.get(worker)
     if own_header := list(wire.read(rows, Header)):
         batch = own_header[0][1].batch + 1
     else:  # only input came for this worker

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from timely_spark.runtime.errors import OutputMismatch
-from timely_spark.runtime.sinks.folder import COMPLETE, FolderSink, Format, Writer
+from timely_spark.runtime.sinks.folder import COMPLETE, FolderSink, Writer, WrittenFormat
 from timely_spark.runtime.sinks.sink import Output, Parts
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.published import Published, epoch_of
@@ -28,7 +28,7 @@ class CaptureFolderSink(FolderSink):
     mark of the end after all of them.
     """
 
-    format: Format = "arrow"
+    format: WrittenFormat = "arrow"
     #: Of a published collection: the seconds of a reader's hold, and the column of differences.
     lease: float | None = None
     diff: str = ""

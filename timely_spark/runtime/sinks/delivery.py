@@ -118,12 +118,12 @@ def arrow_schema(schema: pa.Schema) -> pa.Schema:
     return to_arrow_schema(spark_schema(schema), timezone="UTC")
 
 
-Share = list[tuple[int, bytes]]
+Payloads = list[tuple[int, bytes]]
 """The payloads of one task: (number, payload)."""
 
 
-def _shares(payloads: Sequence[bytes]) -> list[Share]:
-    shares: list[Share] = [[]]
+def _shares(payloads: Sequence[bytes]) -> list[Payloads]:
+    shares: list[Payloads] = [[]]
     size = 0
     for place, payload in enumerate(payloads):
         if size >= TASK_BYTES:
@@ -139,7 +139,7 @@ def _numbered(table: pa.Table, column: str, place: int) -> pa.Table:
     return table.append_column(column, pa.array((place << 40) + np.arange(table.num_rows, dtype=np.int64)))
 
 
-def _share(shares: list[Share], batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+def _share(shares: list[Payloads], batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     for batch in batches:
         for index in batch.column(0).to_pylist():
             yield from shares[index]
@@ -148,7 +148,7 @@ def _share(shares: list[Share], batches: Iterator[pa.RecordBatch]) -> Iterator[t
 _Map = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _reader(blobs: Blobs, shares: list[Share], schema: pa.Schema, order: str | None) -> _Map:
+def _reader(blobs: Blobs, shares: list[Payloads], schema: pa.Schema, order: str | None) -> _Map:
     """The function of a task that reads payloads."""
     expected = arrow_schema(schema)
 
@@ -161,7 +161,7 @@ def _reader(blobs: Blobs, shares: list[Share], schema: pa.Schema, order: str | N
     return read
 
 
-def _bucketer(blobs: Blobs, shares: list[Share], keys: Sequence[str], buckets: int) -> _Map:
+def _bucketer(blobs: Blobs, shares: list[Payloads], keys: Sequence[str], buckets: int) -> _Map:
     """The function of a task that partitions payloads by key, because other payloads may retract records."""
     by = Partition(tuple(keys))
 

@@ -24,7 +24,7 @@ from timely_spark.state.hashing import hashes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Format = Literal["parquet", "arrow", "csv"]
+WrittenFormat = Literal["parquet", "arrow", "csv"]
 #: The owner of the files; readers ignore names that begin with an underscore.
 OWNER = "_timely_spark.json"
 #: Marks the end of a capture: there is no later epoch.
@@ -43,7 +43,7 @@ class FolderSink(Sink):
     """
 
     path: str
-    format: Format = "parquet"
+    format: WrittenFormat = "parquet"
     overwrite: bool = False
     grouped: ClassVar[bool] = True
     #: the last epoch that this run has written; -1 before its first delivery
@@ -147,7 +147,7 @@ class Writer:
 
     files: Files
     name: str
-    format: Format
+    format: WrittenFormat
     schema: pa.Schema
     #: for the column of epochs; None means without the column
     epoch: int | None = None
@@ -188,7 +188,7 @@ class Writer:
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
 
-def _records(format: Format, content: bytes) -> list[Any]:
+def _records(format: WrittenFormat, content: bytes) -> list[Any]:
     """The lines or the records' hashes of a file, sorted: a run repeats records in another order."""
     match format:
         case "parquet":
@@ -202,7 +202,7 @@ def _records(format: Format, content: bytes) -> list[Any]:
     return sorted(hashes(table, table.schema.names).tolist())
 
 
-def _open(format: Format, sink: Any, schema: pa.Schema) -> Any:
+def _open(format: WrittenFormat, sink: Any, schema: pa.Schema) -> Any:
     match format:
         case "parquet":
             import pyarrow.parquet as pq

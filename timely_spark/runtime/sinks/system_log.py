@@ -18,7 +18,7 @@ from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.manifest import Manifest
-from timely_spark.runtime.storage.states import States
+from timely_spark.runtime.storage.states import StateRefs
 
 CountChanges: TypeAlias = list[list[Any]]
 """The changes of counts in each round of a micro-batch: `RoundResult.pointstamps`."""
@@ -56,7 +56,7 @@ class SystemLog:
         output = Output(name="log", vertex=vertices.OutputVertex(SCHEMA), sink=self._sink)
         self._sink.prepare(None, output, checkpoint, identity)
 
-    def write(self, before: Manifest, manifest: Manifest, states: States, counted: CountChanges) -> None:
+    def write(self, before: Manifest, manifest: Manifest, states: StateRefs, counted: CountChanges) -> None:
         """Begin to write what a micro-batch did, and how it changed the counts of pointstamps.
 
         Raises:
@@ -119,7 +119,7 @@ def _epoch(time: Any) -> int | None:
     return time[0] if isinstance(time, list) and time and isinstance(time[0], int) else None
 
 
-def _rows(manifest: Manifest, states: States) -> Iterator[tuple[Any, ...]]:
+def _rows(manifest: Manifest, states: StateRefs) -> Iterator[tuple[Any, ...]]:
     for worker, measured in states.measured.items():
         for kind, step, epoch, count, records, size, ns in measured:
             if kind == "call":

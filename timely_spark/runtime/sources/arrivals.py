@@ -12,7 +12,7 @@ import pyarrow as pa
 OPENING, MOST = 4 << 20, 128 << 20
 
 
-Values: TypeAlias = tuple[tuple[str, str | None], ...]
+FileValues: TypeAlias = tuple[tuple[str, str | None], ...]
 """Columns that have one value in a whole file: their names and texts."""
 
 
@@ -23,7 +23,7 @@ class File(NamedTuple):
     path: str
     size: int
     #: None means those in the names of the folders above
-    values: Values | None = None
+    values: FileValues | None = None
     #: device and inode of a local file; None if the store has only paths
     id: str | None = None
     #: why the file is quarantined; None if it is read
@@ -59,7 +59,7 @@ class Part(NamedTuple):
     path: str
     start: int
     end: int
-    values: Values | None = None
+    values: FileValues | None = None
     #: the size of the file when it was listed, which it must have when it is read; None if it may have any
     size: int | None = None
 

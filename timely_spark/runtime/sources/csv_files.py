@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from pathlib import PurePosixPath
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Opened: TypeAlias = Callable[[], AbstractContextManager[Any]]
-"""Opens a file from its beginning."""
+from timely_spark.runtime.sources.text_files import TextFile
 
 #: The file's last column, beside those that are read.
 LAST = "\0last"
@@ -20,18 +17,9 @@ LAST = "\0last"
 _ROWS = re.compile(rb"[^\s\xef\xbb\xbf]\s*[\r\n]")
 _ENDS = re.compile(rb"\r\n|\r|\n")
 _CHUNK = 1 << 20
-#: What Arrow's format of CSV decompresses, and its streams do not.
-_COMPRESSED = {".zstd": "zstd", ".brotli": "brotli"}
 
 
-def open_stream(place: Any, path: str, form: Any) -> Any:
-    """The content of a file of text as Arrow reads it: decompressed as its name says, in UTF-8."""
-    stream = place.open_input_stream(path, compression=_COMPRESSED.get(PurePosixPath(path).suffix, "detect"))
-    encoding = getattr(form.default_fragment_scan_options.read_options, "encoding", "utf8")  # JSON is UTF-8
-    return pa.transcoding_input_stream(stream, encoding, "utf8")
-
-
-def check_header(opened: Opened, form: Any) -> None:
+def check_header(opened: TextFile, form: Any) -> None:
     """Check that a file in which Arrow finds no header has no rows either.
 
     Raises:
@@ -59,7 +47,7 @@ def with_last(
     return {**columns, **({LAST: pc.field(last)} if is_read else {})}
 
 
-def closed(batches: Iterable[pa.RecordBatch], opened: Opened, form: Any) -> Iterator[pa.RecordBatch]:
+def closed(batches: Iterable[pa.RecordBatch], opened: TextFile, form: Any) -> Iterator[pa.RecordBatch]:
     """The batches without `LAST`.
 
     Raises:

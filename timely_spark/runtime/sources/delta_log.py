@@ -28,7 +28,7 @@ from timely_spark.graph.quoting import identifier, table_name
 from timely_spark.runtime.errors import BadFile, TableUnsupported
 from timely_spark.runtime.session import active_session
 from timely_spark.runtime.sinks.delta_history import COMMIT
-from timely_spark.runtime.sources.arrivals import File, Values
+from timely_spark.runtime.sources.arrivals import File, FileValues
 from timely_spark.runtime.sources.begin import MILLISECOND, UNIX_EPOCH, Begin
 from timely_spark.runtime.sources.folder import FileSource, Folder
 from timely_spark.state.bounds import parse_json
@@ -51,7 +51,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet"
 _OPTIONAL = ("size", "partitionValues")
 _VECTORS, _OUTSIDE = "has deletion vectors", "has files outside of its folder"
 
-Action = dict[str, Any]
+DeltaAction = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,9 @@ class DeltaLog:
             *(self._file(action, "1") for action in added),
         ]
 
-    def _with_nulls(self, files: list[Action], actions: list[Action], version: int) -> list[Action]:
+    def _with_nulls(
+        self, files: list[DeltaAction], actions: list[DeltaAction], version: int
+    ) -> list[DeltaAction]:
         """Files, but added ones, with all values of their partitions: Delta leaves null values out there."""
         if not files:
             return files
@@ -149,7 +151,7 @@ class DeltaLog:
         none = dict.fromkeys(columns)
         return [one | {"partitionValues": none | dict(one.get("partitionValues") or ())} for one in files]
 
-    def _completed(self, removed: list[Action], version: int) -> list[Action]:
+    def _completed(self, removed: list[DeltaAction], version: int) -> list[DeltaAction]:
         """Removals with the size and the values of their partition, which are optional there."""
         if all(action.get(name) is not None for action in removed for name in _OPTIONAL):
             return removed
@@ -217,14 +219,14 @@ class DeltaLog:
         active, _ = self._state(version)
         return sorted(self._file(action, "1") for action in active.values())
 
-    def _state(self, version: int) -> tuple[dict[str, Action], Action]:
+    def _state(self, version: int) -> tuple[dict[str, DeltaAction], DeltaAction]:
         """The files by path and the metadata of a version: of the last checkpoint, with later changes.
 
         Writers encode different characters of a path, so one may remove what another has added.
         """
         first = 0
-        active: dict[str, Action] = {}
-        metadata: Action = {}
+        active: dict[str, DeltaAction] = {}
+        metadata: DeltaAction = {}
         parts: dict[tuple[int, int], list[str]] = defaultdict(list)
         for name in self._names():
             if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) <= version:
@@ -256,7 +258,7 @@ class DeltaLog:
         """The file of a version in the log."""
         return f"{self.folder.place[1]}/_delta_log/{version:020}.json"
 
-    def _actions(self, version: int) -> Iterator[Action]:
+    def _actions(self, version: int) -> Iterator[DeltaAction]:
         path = self.commit(version)
         with self.folder.reading(path), self.folder.place[0].open_input_stream(path) as file:
             if not (lines := file.read().splitlines()):
@@ -264,7 +266,7 @@ class DeltaLog:
                 raise ValueError(msg)
             yield from map(parse_json, lines)
 
-    def _checkpoint(self, name: str) -> Iterator[Action]:
+    def _checkpoint(self, name: str) -> Iterator[DeltaAction]:
         path = f"{self.folder.place[1]}/_delta_log/{name}"
         with self.folder.reading(path), self.folder.place[0].open_input_file(path) as file:
             table = pq.ParquetFile(file).read(columns=["add", "metaData", "protocol"])
@@ -272,7 +274,7 @@ class DeltaLog:
             yield {kind: action for kind, action in row.items() if action is not None}
 
     # -- files -----------------------------------------------------------------------------------------------
-    def _file(self, action: Action, diff: str | None = None) -> File:
+    def _file(self, action: DeltaAction, diff: str | None = None) -> File:
         if action.get("deletionVector"):
             raise self._unsupported(_VECTORS)
         top = self.folder.place[1]
@@ -281,12 +283,14 @@ class DeltaLog:
             raise self._unsupported(_OUTSIDE)
         path = f"{top}/{path}"
         texts = dict(action.get("partitionValues") or ())
-        values: Values = tuple((name, text or None) for name, text in texts.items())  # an empty text is null
+        values: FileValues = tuple(
+            (name, text or None) for name, text in texts.items()
+        )  # an empty text is null
         if self.changes and diff is not None:
             values += ((DIFF, diff),)
         return File(action.get("modificationTime") or 0, path, action["size"], values)
 
-    def _check(self, actions: list[Action], version: int) -> None:
+    def _check(self, actions: list[DeltaAction], version: int) -> None:
         """Check that the files alone say what is in the table."""
         for action in actions:
             if "protocol" in action:
@@ -308,7 +312,7 @@ class DeltaLog:
         return TableUnsupported(msg, where=self.folder.where, hint=hint)
 
 
-def _columns(metadata: Action) -> pa.Schema:
+def _columns(metadata: DeltaAction) -> pa.Schema:
     described: Any = parse_json(metadata["schemaString"])
     as_in_spark: Any = SimpleNamespace(jsonValue=lambda: described)
     return as_schema(as_in_spark)

@@ -30,7 +30,7 @@ from timely_spark.runtime.sources.delta_log import DeltaLog, DeltaSource
 from timely_spark.runtime.sources.journal import FileJournal
 from timely_spark.runtime.sources.kafka import KafkaSource
 from timely_spark.runtime.sources.kafka_reader import KafkaReader
-from timely_spark.runtime.sources.reader import Changes, FilesShare, Offset, Reader
+from timely_spark.runtime.sources.reader import FilesShare, Offset, Reader, SeenChanges
 from timely_spark.runtime.sources.replay import CapturedEpochs, ReplaySource
 from timely_spark.runtime.storage.published import Published, epoch_of
 from timely_spark.worker import pack_input
@@ -354,7 +354,7 @@ class ReplayReader(Reader):
             yield from context.labelled(progress).to_batches()
 
 
-def readers_of(context: RunContext, changes: Changes) -> dict[str, Reader]:
+def readers_of(context: RunContext, changes: SeenChanges) -> dict[str, Reader]:
     """The readers of the sources that this package reads, by input; for any process."""
     kinds: dict[type[Any], type[Reader]] = {
         DeltaSource: DeltaReader,

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.runtime.sources.csv_files import Opened, check_header
+from timely_spark.runtime.sources.csv_files import check_header
+from timely_spark.runtime.sources.text_files import TextFile
 from timely_spark.sql.types import READ_AS
 from timely_spark.state.bounds import parse_json
 
@@ -42,7 +43,7 @@ def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
         yield from types(kind.value_type, (*at, _ELEMENT))
 
 
-def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any, opened: Opened) -> pa.Schema | None:
+def unless_empty(own: Callable[[Any], pa.Schema], fragment: Any, opened: TextFile) -> pa.Schema | None:
     """The columns that a file has; None if it is text and empty, as a compressed file may be."""
     try:
         return own(fragment)

@@ -21,9 +21,9 @@ from timely_spark.compiler.pushdown import Needed
 from timely_spark.errors import Where
 from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources.arrivals import File, Part, Values, is_visible
+from timely_spark.runtime.sources.arrivals import File, FileValues, Part, is_visible
 from timely_spark.runtime.sources.bad_row import what_to_do, with_place
-from timely_spark.runtime.sources.csv_files import LAST, closed, open_stream, with_last
+from timely_spark.runtime.sources.csv_files import LAST, closed, with_last
 from timely_spark.runtime.sources.file_formats import (
     Decompressed,
     Format,
@@ -51,6 +51,7 @@ from timely_spark.runtime.sources.file_types import (
 from timely_spark.runtime.sources.json_files import json_batches, reading_json
 from timely_spark.runtime.sources.listing import walk
 from timely_spark.runtime.sources.source import JournaledSource
+from timely_spark.runtime.sources.text_files import open_text
 from timely_spark.runtime.storage.files import location
 from timely_spark.runtime.storage.stores import filesystem_of
 
@@ -308,11 +309,11 @@ class Folder:
             return kind
         return INSTANT
 
-    def _values(self, path: str, values: Values | None) -> Values:
+    def _values(self, path: str, values: FileValues | None) -> FileValues:
         """The columns that have one value in a file."""
         return self.keys(path) if values is None else values
 
-    def keys(self, path: str) -> Values:
+    def keys(self, path: str) -> FileValues:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
         pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
         texts = {unquote(key): unquote(value) for key, mark, value in pairs if mark and key}
@@ -329,7 +330,7 @@ class Folder:
                 reader.get_batch(number).validate(full=True)
         return pa.BufferReader(content)
 
-    def _fragment(self, path: Any, schema: pa.Schema, values: Values) -> Any:
+    def _fragment(self, path: Any, schema: pa.Schema, values: FileValues) -> Any:
         """A file; some of its columns have one value."""
         equal = [
             pc.field(name).is_null()
@@ -434,7 +435,7 @@ class Folder:
             with self.reading(path, partial(with_place, self, part, schema, columns)):
                 self._check_size(path, size)
                 fragment = self._fragment(self._validated(path), schema, values)
-                opened = partial(open_stream, self.place[0], path, self.format)
+                opened = partial(open_text, self.place[0], path, self.format)
                 if (own := unless_empty(self._columns_of, fragment, opened)) is None:
                     continue
                 present = {*own.names, *dict(values)}
@@ -501,7 +502,7 @@ class Folder:
             scanner = ds.Scanner.from_batches([batch], schema=texts, columns=exprs, use_threads=False)
             yield from scanner.to_batches()
 
-    def json_rows(self, lines: bytes, values: Values, schema: pa.Schema, columns: Sequence[str]) -> Any:
+    def json_rows(self, lines: bytes, values: FileValues, schema: pa.Schema, columns: Sequence[str]) -> Any:
         """The rows of some lines of JSON, checked."""
         exprs = {name: pc.field(name) for name in columns}
         return valid(self._json(lines, schema, exprs, dict(values)))

@@ -20,7 +20,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from timely_spark.errors import LogDamaged
 from timely_spark.runtime.process import in_thread
-from timely_spark.runtime.sources.arrivals import File, Values
+from timely_spark.runtime.sources.arrivals import File, FileValues
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.merged_files import MergedFiles, Span, current
 from timely_spark.state.bounds import parse_json
@@ -191,9 +191,9 @@ def _pairs(merged: pa.Table) -> dict[str, str | None]:
     return dict(zip(*(merged.column(name).to_pylist() for name in _MERGED.names), strict=True))
 
 
-def _encoded(values: Values | None) -> str | None:
+def _encoded(values: FileValues | None) -> str | None:
     return None if values is None else json.dumps(values)
 
 
-def _decoded(text: str | None) -> Values | None:
+def _decoded(text: str | None) -> FileValues | None:
     return None if text is None else tuple((name, value) for name, value in parse_json(text))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from timely_spark.runtime.sources.csv_files import Opened
+from timely_spark.runtime.sources.text_files import TextFile
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -162,7 +162,7 @@ def reading_json(stream: Any, form: ds.JsonFileFormat, schema: pa.Schema | None 
         raise content.error
 
 
-def json_batches(opened: Opened, form: ds.JsonFileFormat, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def json_batches(opened: TextFile, form: ds.JsonFileFormat, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a file, with these columns; null where a record lacks a member.
 
     Raises:
@@ -234,7 +234,7 @@ def _either(letter: str) -> str:
 
 
 def _in_another_case(
-    opened: Opened, form: ds.JsonFileFormat, records: pa.StructType, written: Collection[str]
+    opened: TextFile, form: ds.JsonFileFormat, records: pa.StructType, written: Collection[str]
 ) -> list[str]:
     """The names of members that differ only in case from those of fields, and are not null.
 

@@ -21,9 +21,9 @@ from timely_spark.runtime.sources.replay import ReplaySource
 from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
-from timely_spark.runtime.storage.spark_log import Offset
+from timely_spark.runtime.storage.spark_log import StoredOffset
 
-Read = Callable[[Offset], bool]
+Read = Callable[[StoredOffset], bool]
 """Whether a batch has read everything that a source had at some moment, given its offset in the batch."""
 
 #: Seconds between two looks at a folder whose files are awaited.
@@ -58,7 +58,7 @@ def last_captured(source: ReplaySource) -> tuple[int, bool]:
 def _messages(source: KafkaSource) -> Read:
     ends = source.ends()
 
-    def read(offset: Offset) -> bool:
+    def read(offset: StoredOffset) -> bool:
         begun: Mapping[str, Sequence[int]] = offset["offsets"]
         pairs = ((begun.get(topic, ()), end) for topic, end in ends.items())
         return all(len(at) >= len(end) and all(map(ge, at, end)) for at, end in pairs)
@@ -95,7 +95,7 @@ def _files(source: FileSource, name: str, log: Files) -> Read:
     awaited: set[str] | None = None
     looked, before = float("-inf"), -2
 
-    def read(offset: Offset) -> bool:
+    def read(offset: StoredOffset) -> bool:
         nonlocal awaited, looked, before
         number, now = offset["files"], time.monotonic()
         if (awaited is None or awaited) and (number != before or now > looked + _LOOK):

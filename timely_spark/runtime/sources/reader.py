@@ -22,7 +22,7 @@ from timely_spark.runtime.storage.log import FIRST
 from timely_spark.worker import pack_quarantined
 
 Offset = dict[str, Any]
-Changes = Callable[[str | None], int]
+SeenChanges = Callable[[str | None], int]
 """How many changes were seen in a folder until now: `Wakeup.changes`."""
 
 #: Looking for new input takes at most one part in so many of the time, if nothing announces any.
@@ -59,7 +59,7 @@ class Reader:
     #: The type of that number, or of those numbers.
     count: ClassVar[type] = int
 
-    def __init__(self, context: RunContext, source: Any, changes: Changes) -> None:
+    def __init__(self, context: RunContext, source: Any, changes: SeenChanges) -> None:
         self.context, self.source = context, source
         self._name: str = source.name
         #: How many changes were seen in folders, and in the source's when it was looked at last.

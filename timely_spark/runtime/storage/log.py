@@ -60,8 +60,8 @@ from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import HEAD, Files, quoted
 from timely_spark.runtime.storage.hours import HOUR, remember
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
-from timely_spark.runtime.storage.spark_log import Offset, SparkLog
-from timely_spark.runtime.storage.states import State, States
+from timely_spark.runtime.storage.spark_log import SparkLog, StoredOffset
+from timely_spark.runtime.storage.states import State, StateRefs
 from timely_spark.state.bounds import parse_json
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Header, Message
@@ -310,7 +310,7 @@ class RoundLog:
     def header_and_state(self, micro_batch: int, worker: int) -> tuple[int, Header, State | None]:
         """The first batch of a micro-batch, and the header and state of a worker without a header row."""
         manifest, rows = self.before(micro_batch)
-        return manifest.batch + 1, Header.decode(manifest.header), States.of(rows).by_worker.get(worker)
+        return manifest.batch + 1, Header.decode(manifest.header), StateRefs.of(rows).by_worker.get(worker)
 
     def before(self, micro_batch: int) -> tuple[Manifest, pa.Table]:
         """The newest manifest of the micro-batches before one, and its rows."""
@@ -432,7 +432,7 @@ class RoundLog:
         """The last batch that Spark's own log has: Spark writes offset N before it runs batch N."""
         return max(self.spark.offsets, default=FIRST)
 
-    def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, Offset]]:
+    def read_to(self, batch: int) -> tuple[dict[str, int], dict[str, StoredOffset]]:
         """By Spark's own log: the last entry of each input, and the offset of each other one, in a batch."""
         offset = self.spark.flow_offset(batch)
         return ({}, {}) if offset is None else (offset["inputs"], offset["sources"])
@@ -552,7 +552,7 @@ class RoundLog:
                 manifest = Manifest.of(self.files, name, rows.schema)
                 needed.update(manifest.garbage)
                 needed |= files_of(wire.only(rows, Message))
-                needed.update(file for state in States.of(rows).by_worker.values() for file in state.files)
+                needed.update(file for state in StateRefs.of(rows).by_worker.values() for file in state.files)
                 for epochs in manifest.unreleased.values():
                     needed.update(name for files in epochs.values() for name in files)
         for name in self.files.names("outputs"):

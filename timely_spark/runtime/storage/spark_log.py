@@ -17,7 +17,7 @@ from timely_spark.runtime.storage.files import Files
 _VERSION = re.compile(r"v\d+")
 #: The offset of Spark's source of files.
 _LISTED = re.compile(r'{"logOffset":(-?\d+)}')
-Offset = Mapping[str, Any]
+StoredOffset = Mapping[str, Any]
 
 
 class SparkLog:

@@ -1,4 +1,4 @@
-"""`States`: the references of the workers' states after a batch, with their sizes and what the round took."""
+"""`StateRefs`: the references of the workers' states after a batch, their sizes, and what the round took."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class State(Item):
 
 
 @dataclass
-class States:
+class StateRefs:
     """The references of all workers' states, as the manifest before a batch has them.
 
     The reference in Spark's state row may be outdated: it is from the operator, before the local rounds of
@@ -130,7 +130,7 @@ class States:
         return wire.table(sorted(self.by_worker.items(), key=itemgetter(0)))
 
     @classmethod
-    def of(cls, rows: pa.Table) -> States:
+    def of(cls, rows: pa.Table) -> StateRefs:
         """The states in a manifest's rows."""
         return cls(dict(wire.read(rows, State)))
 
