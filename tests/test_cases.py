@@ -172,6 +172,7 @@ def test_distinct() -> None:
         assert result["counts"].rows() == {0: [(n, 1) for n in (0, 1, 2, 3, 4, 5, 7)]}
 
 
+@pytest.mark.slow
 @EACH_WORKERS
 def test_word_count_of_rounds(workers: int) -> None:
     flow = ts.Dataflow("wordcount")
@@ -391,6 +392,7 @@ def test_naiad_key_value_lookup_needs_both_inputs_advanced(workers: int) -> None
     assert simulation.captured["out"].rows()[1] == [("a", "2")]
 
 
+@pytest.mark.slow
 @EACH_WORKERS
 def test_naiad_throughput_conserves_the_count(workers: int) -> None:
     flow = ts.Dataflow("throughput")

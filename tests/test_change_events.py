@@ -226,6 +226,7 @@ SOURCES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connector", [*SOURCES])
 def test_a_change_of_a_key_after_a_snapshot_in_the_fields_of_each_connector(connector: str) -> None:
     """A row of the snapshot gets another key, which is a deletion and an insertion, and changes."""

@@ -166,6 +166,7 @@ def nested_barriers(iterations: int) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_nested_bulk_synchronous_loops_take_the_rounds_of_their_exchanges(iterations: int) -> None:
     simulation = Simulation(nested_barriers(iterations), workers=3)

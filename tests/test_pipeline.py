@@ -159,6 +159,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text", "problem"), MISTAKES, ids=range(len(MISTAKES)))
 def test_a_mistake_is_told_with_its_file_and_line(folder: Path, name: str, text: str, problem: str) -> None:
     with pytest.raises(ts.TimelyError, match=problem):

@@ -233,6 +233,7 @@ def test_a_value_is_one_of_the_column_s_type() -> None:
     assert why.inputs["x"]["d"].to_pylist() == [date(2026, 1, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value", "other"),
     [
@@ -270,6 +271,7 @@ def test_of_a_step_with_several_outputs_only_what_goes_that_way_is_shown() -> No
         assert [step for step in missing.steps if step.records.num_rows] == []
 
 
+@pytest.mark.slow
 def test_columns_may_be_called_time_and_diff_and_the_flow_names_the_column_of_differences() -> None:
     flow = ts.Dataflow("readings")
     x = flow.input("x", "time long, diff string, change long", epochs="manual").collection(diff="change")

@@ -286,6 +286,7 @@ def test_a_flow_goes_on_without_an_entry_by_the_command_that_its_error_names(
     assert (sent.skipped, sent.listed - sent.entered) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_terms_and_the_identity_are_missed_while_there_is_anything_else(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint / "timely" / "terms")
     with pytest.raises(LogDamaged, match=r"does not hold terms/0\.json"):
@@ -351,6 +352,7 @@ def begun(tmp_path: Path) -> World:
     return killed(resident(tmp_path / "checkpoint"))
 
 
+@pytest.mark.slow
 def test_a_batch_that_has_begun_is_run_again_with_its_record(begun: World) -> None:
     begun.live()
     assert engine.difference(begun) is None

@@ -221,6 +221,7 @@ SPARK = (
 )
 
 
+@pytest.mark.slow
 def test_errors_of_spark_have_the_storage_as_their_owner_too(tmp_path: Path) -> None:
     context = live(world(tmp_path)).context
     error = context.storage_error(TASK)

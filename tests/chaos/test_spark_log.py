@@ -217,6 +217,7 @@ def test_offsets_that_no_batch_was_given_are_named(
     assert [path for path in sorted((checkpoint / "timely").rglob("*")) if path.name != "lock"] == before
 
 
+@pytest.mark.slow
 def test_a_batch_that_has_no_manifest_begins_where_the_one_before_it_ended(
     templates: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_manifest_has_the_offsets_of_its_batch(checkpoint: Path) -> None:
         assert manifest.offsets == (checkpoint / "offsets" / str(batch)).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["timely", "timely/flow.json", "offsets", "commits", "timely/terms", "timely/rounds", "metadata"]
 )

@@ -170,6 +170,7 @@ def test_broadcast_records_are_no_load() -> None:
     assert not found(flow, rows(1))
 
 
+@pytest.mark.slow
 def test_the_last_hot_key_of_a_step_stays_with_its_micro_batch_also_after_a_restart() -> None:
     simulation = Simulation(flow_of(CASES["join"]), workers=4)
     for epoch, table in enumerate([rows(0.5), rows(0.5, key=9), rows(0)]):

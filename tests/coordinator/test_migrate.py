@@ -683,6 +683,7 @@ def test_batches_left_by_a_budget_continue_on_other_workers() -> None:
     assert description == {epoch: [(k, epoch + 1) for k in range(6)] for epoch in range(3)}
 
 
+@pytest.mark.slow
 def test_another_flow_on_another_number_of_workers() -> None:
     old = started(counts, slow, run=False)
     new, made = go_on(old, built(slow, totals, counts), workers=5, empty=True)

@@ -106,6 +106,7 @@ def test_a_join_with_a_history_of_a_million_times_looks_at_what_it_finds(times: 
     assert all(batch.num_rows == 1 for _, batch in context.sent)
 
 
+@pytest.mark.slow
 def test_rows_are_moved_once_to_be_split_by_join() -> None:
     n = 20_000
     rows = pa.table({"n": np.arange(n)})

@@ -99,6 +99,7 @@ def published(path: Path, rows: int, **options: Any) -> Simulation:
     return first
 
 
+@pytest.mark.slow
 def test_nothing_of_the_file_is_copied_until_the_changes_outweigh_it(tmp_path: Path) -> None:
     first = published(tmp_path, 5_000)
     flow = ts.Dataflow("looks up")

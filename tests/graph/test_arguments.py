@@ -66,6 +66,7 @@ INTEGERS: dict[str, Callable[[Any], object]] = {
 WRONG = [0, -1, 1.0, np.float64(1), "1", True, np.True_, [1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", INTEGERS)
 def test_an_integer_may_be_one_of_numpy(what: str) -> None:
     for number in (3, np.int64(3), np.uint8(3)):

@@ -229,6 +229,7 @@ TAKEN = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.share(4)
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("given", GIVEN)

@@ -115,6 +115,7 @@ def test_nodes_that_go_take_their_ranks_along() -> None:
     assert ts.snapshot(out).num_rows == 0
 
 
+@pytest.mark.slow
 def test_fine_ranks_are_networkx_s_with_hubs_and_sinks() -> None:
     graph = nx.DiGraph([(node, node * node % 7) for node in range(7, 600)])
     graph.add_edges_from((0, node) for node in range(7, 600, 2))

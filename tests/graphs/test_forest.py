@@ -377,6 +377,7 @@ def test_long_paths_take_no_more_rounds_than_short_ones(shape: str) -> None:
     assert len(left[1]) == (shape == "path"), "a removed leaf has no component"
 
 
+@pytest.mark.slow
 def test_nodes_that_need_more_bits_than_those_before_join_them() -> None:
     narrow = [(a, (7 * a + 3) % 40, 1) for a in range(40)]
     wide = [(a, 2**40 + a % 5, 1) for a in range(0, 40, 3)]

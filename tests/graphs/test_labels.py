@@ -64,6 +64,7 @@ def test_a_window_slides(follows, window, iterations) -> None:
     follows(partial(cdlp, iterations=iterations), labels(iterations), given, workers=2)
 
 
+@pytest.mark.slow
 def test_nodes_without_edges_keep_their_label(follows) -> None:
     edges = [[(1, 2, 1), (5, 4, 1)], [(5, 4, -1)], [(2, 3, 1)], []]
     nodes = [[(3, 1), (4, 1), (4, 1)], [(9, 1)], [], [(4, -2), (1, -1), (1, 1)]]
@@ -131,6 +132,7 @@ def test_it_is_the_definition(epochs, iterations) -> None:
     assert sorted(found) == sorted(labels(iterations)(epochs[-1]))
 
 
+@pytest.mark.slow
 def test_communities_of_a_hundred_cliques() -> None:
     graph = nx.connected_caveman_graph(100, 8)
     flow = ts.Dataflow("cliques")

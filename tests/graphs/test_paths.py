@@ -163,6 +163,7 @@ def test_the_graph_may_be_empty_and_a_root_alone(follows) -> None:
     assert rows == {0: [], 1: [(3, 0, 1)], 2: [(3, 0, -1)]}
 
 
+@pytest.mark.slow
 def test_it_runs_inside_a_loop_with_roots_from_outside(follows, changing) -> None:
     def around(edges: ts.Collection, roots: ts.Collection) -> ts.Collection:
         """Three times over: from the farthest nodes that were found, and the roots."""

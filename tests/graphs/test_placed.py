@@ -158,6 +158,7 @@ def test_any_places_give_the_same_components(place: str, workers: int, draw: ran
     check_given_places(epochs, workers)
 
 
+@pytest.mark.slow
 def test_nodes_that_several_places_have_join_these() -> None:
     rows = [(1, 2, 0, 1), (2, 3, 1, 1), (2, 4, 2, 1), (5, 6, 2, 1), (3, 7, 3, 1), (8, 9, 4, 1)]
     gone = [(a, b, place, -1) for a, b, place, _ in rows]

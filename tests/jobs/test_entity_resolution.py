@@ -239,6 +239,7 @@ def test_ids_after_a_merge_a_split_and_the_loss_of_the_eldest() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_null_nan_and_empty_text_match_nothing() -> None:
     nan = float("nan")
     rows = [(1, None, nan, 1), (2, None, nan, 1), (3, "", 1.5, 1), (4, "", 1.5, 1), (2**62, "a", None, 1)]

@@ -146,6 +146,7 @@ def test_what_two_inputs_by_the_clock_are_sent_together_may_have_two_times() -> 
     assert run(paired("clock"), inputs)["out"].rows() == pairs, "the same in every run"
 
 
+@pytest.mark.slow
 def test_explain_names_the_inputs_that_may_come_apart() -> None:
     assert "join matches records of one epoch of l, r:" in ts.show.explain(paired("clock"))
     assert "matches records of one epoch" not in ts.show.explain(paired("manual"))

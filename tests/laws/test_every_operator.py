@@ -233,6 +233,7 @@ def test_no_operator_is_left_out_of_the_programs() -> None:
     assert {f"graphs.{name}" for name in ts.graphs.__all__} <= drawn
 
 
+@pytest.mark.slow
 def test_what_each_operator_of_streams_makes_is_there_for_the_next_ones() -> None:
     for name in (name for name, case in ALL.items() if not case.collections):
         assert Program(0, ((name, 0, 1),)).flow().outputs

@@ -250,6 +250,7 @@ def test_a_decoded_tracker_goes_on_as_the_first(drawn: Drawn, data: st.DataObjec
 # -- a run: what holds pointstamps makes later ones --------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(graphs(), st.data())
 def test_in_a_run_frontiers_only_advance_and_end_empty(drawn: Drawn, data: st.DataObject) -> None:
     tracker = Tracker(drawn.reachability)

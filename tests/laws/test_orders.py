@@ -109,6 +109,7 @@ def before(a: Any, b: Any) -> bool:
 # -- times -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @MANY
 @given(alike(3))
 @at_edges(3)
@@ -137,6 +138,7 @@ def test_join_and_meet_are_the_tightest_bounds(drawn: tuple[Kind, list[Any]]) ->
     assert type(a.join(b)) is type(a.meet(b)) is type(a)
 
 
+@pytest.mark.slow
 @MANY
 @given(alike(2))
 @at_edges(2)
@@ -244,6 +246,7 @@ def test_less_equal_of_summaries_is_that_of_all_their_results(a: Summary, b: Sum
     assert a.less_equal(b) == all(before(a.results_in(time), b.results_in(time)) for time in times)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_less_equal_of_lexicographic_summaries(data: st.DataObject) -> None:
     found: dict[int, list[Any]] = {}

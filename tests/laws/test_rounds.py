@@ -54,6 +54,7 @@ def test_a_wrong_rule_of_notifications_is_caught(
         check_many(first)
 
 
+@pytest.mark.slow
 def test_a_round_that_ignores_what_it_holds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(self: Any, bounds: Any, *_: Any) -> Any:
         free = [p for p in self if not any(t.less_equal(p.guarantee) for t in bounds[p.node])]

@@ -127,6 +127,7 @@ def test_connected_components(edges: Epochs, schedule: Any, exact: bool) -> None
     holds(labels(exact=exact), {"edges": edges}, schedule, expected)
 
 
+@pytest.mark.slow
 @FEW
 @given(EDGES, schedules())
 def test_connected_components_as_differences(edges: Epochs, schedule: Any) -> None:

@@ -44,6 +44,7 @@ def test_every_worker_has_the_result(arrays, op, parts, workers, seed) -> None:
     assert rows[2] == [([7],)] * workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [None, 5])
 def test_doubles_are_the_same_on_all_workers_to_the_last_bit(parts: int | None) -> None:
     draw = np.random.default_rng(1)
@@ -98,6 +99,7 @@ def test_other_lengths_and_nulls_are_errors(arrays: list[Any], says: str, worker
         run(reduced("long"), {"x": [list(enumerate(arrays))]}, workers=workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("parts", [None, 2])

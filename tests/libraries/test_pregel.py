@@ -304,6 +304,7 @@ def test_supersteps_are_those_of_an_interpreter(edges, more, values, supersteps,
         assert found == interpreted(values, present, supersteps)
 
 
+@pytest.mark.slow
 def test_a_node_that_halted_before_sends_nothing_and_one_that_halts_sends_for_the_last_time() -> None:
     """All halt in supersteps 1 and 2. Node 0 sends 2, then 3 for the last time, which wakes node 1."""
     flow = ts.Dataflow("halted")
@@ -417,6 +418,7 @@ def test_a_text_names_a_column_and_a_part_is_taken() -> None:
         graph.capture("whole")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -205,6 +205,7 @@ def test_records_are_aggregated_before_the_exchange() -> None:
     assert sorted(sent.to_pylist(), key=str) == [{"k": 1, "n": 3, "v": 80}, {"k": 2, "n": 1, "v": 20}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "hashed"),
     [
@@ -324,6 +325,7 @@ def test_the_mean_over_a_sliding_window_forgets_and_a_window_without_values_has_
     assert rows == {0: [("a", 1.5)], 1: [("a", 6.0)], 2: [("a", None)], 3: [("a", None)], 4: [("a", None)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sliding_window_has_nothing_of_the_doubles_that_have_left_it(workers: int) -> None:
     flow = ts.Dataflow("window")
@@ -401,6 +403,7 @@ def test_a_sum_of_longs_beyond_64_bits_is_an_error(options: Any) -> None:
 HALF = 1 << 62
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"per": "time"}, {"expire": 3}])
 @pytest.mark.parametrize("seed", range(6))
 def test_sums_of_parts_beyond_64_bits_that_cancel_are_no_error(options: Any, seed: int) -> None:

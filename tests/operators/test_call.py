@@ -267,6 +267,7 @@ def test_a_repeated_batch_has_the_same_answers(tmp_path: Path, seed: int, epochs
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [3, 9])
 def test_answers_are_kept_as_long_as_their_micro_batch_can_run_again(tmp_path: Path, keep: int) -> None:
     made = flow(lambda batch: [(n, n) for n in batch["n"].to_pylist()], record=str(tmp_path / "a"))

@@ -387,6 +387,7 @@ REUSING: dict[str, Callable[[ts.Dataflow, ts.Stream], ts.Stream]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", REUSING)
 def test_a_function_may_write_to_the_array_again_that_it_has_returned(way: str) -> None:
     flow = ts.Dataflow("reusing")

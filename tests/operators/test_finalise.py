@@ -84,6 +84,7 @@ def test_an_aggregate_retracts_nothing() -> None:
         flow.compile()
 
 
+@pytest.mark.slow
 def test_a_minimum_is_final_before_its_maximum_is_taken() -> None:
     flow = ts.Dataflow("extremes")
     least = flow.input("x", "k string, v long", epochs="manual").min("v", keys="k")
@@ -280,6 +281,7 @@ def decided(epochs: Any, build: Build) -> str:
     return ", ".join([*(f"{before[e.source].name} -> {e.target.name}" for e in settled), *itself])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "build", "decision"),
     [

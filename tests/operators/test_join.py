@@ -61,6 +61,7 @@ def test_several_keys_of_which_one_is_null() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_key_column_may_be_named_twice(how: Any) -> None:
     left, right = [1, 2, 3], [(1, 1), (2, 1), (9, 9)]
@@ -88,6 +89,7 @@ def test_a_stream_joins_itself(workers: int) -> None:
     assert rows == {0: [(1, 2, 3)], 1: [(2, 3, 1), (3, 1, 2)]}
 
 
+@pytest.mark.slow
 def test_per_time_keeps_nothing_of_a_complete_time() -> None:
     flow = ts.Dataflow("time")
     left, right = flow.input("l", "k long, a long"), flow.input("r", "k long, b long")

@@ -268,6 +268,7 @@ def test_samples_are_checked(wrong: Any) -> None:
         check_lattice(*wrong)
 
 
+@pytest.mark.slow
 def test_a_merge_in_a_loop_that_is_settled_sends_the_merge_of_each_iteration() -> None:
     flow = ts.Dataflow("kept in step")
     x = flow.input("x", "k long, v long")
@@ -295,6 +296,7 @@ TAKES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", TAKES)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_records_show_a_merge_that_breaks_the_law(law: str, workers: int) -> None:

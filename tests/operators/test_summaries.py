@@ -289,6 +289,7 @@ def chain(steps: list[Any]) -> tuple[ts.Dataflow, Delays]:
     return flow, delays
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(
     st.lists(st.tuples(PATHS, st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=4),

@@ -134,6 +134,7 @@ def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
     np.testing.assert_allclose([d for _, d in out], distances[np.isfinite(distances)])
 
 
+@pytest.mark.slow
 def test_paths_of_at_most_k_edges_with_a_limit_on_the_iterations() -> None:
     """Bellman and Ford: with k iterations the paths of at most k edges; the limit is part of the time."""
     edges = [(0, 1, 1), (1, 2, 1), (2, 3, 1), (0, 3, 10), (0, 2, 5)]

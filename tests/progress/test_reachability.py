@@ -120,6 +120,7 @@ def test_a_limit_is_part_of_the_summary() -> None:
     assert path.results_in(Time(0, 2)) is None
 
 
+@pytest.mark.slow
 def test_many_paths_cost_no_more_than_many_edges() -> None:
     # a ladder of diamonds: 2**1000 paths
     rungs = 1000
@@ -135,6 +136,7 @@ def test_many_paths_cost_no_more_than_many_edges() -> None:
     assert graph.exchanged(3 * rungs)[0] == Antichain([SAME])
 
 
+@pytest.mark.slow
 def test_deep_graphs_need_no_deep_stack() -> None:
     n = 20_000
     with pytest.raises(CyclicTime) as caught:

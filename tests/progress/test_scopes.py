@@ -95,6 +95,7 @@ def flat(paths: list[Any], routes: list[Route]) -> Tracker:
     return Tracker(Reachability(2 * len(paths), edges))
 
 
+@pytest.mark.slow
 @given(nested(), st.data())
 def test_frontiers_are_those_of_the_flat_tracker(graph: tuple[list[Any], list[Route]], data: Any) -> None:
     paths, routes = graph

@@ -44,6 +44,7 @@ def loaded(text: str) -> Simulation:
     return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -315,6 +315,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DEEP)
 def test_what_is_too_deep_is_told_with_its_place(what):
     expression, problem = DEEP[what]

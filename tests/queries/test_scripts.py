@@ -143,6 +143,7 @@ def test_several_joins_of_one_table_share_an_arrangement():
     assert [one.operator for one in edges.stream.flow.graph.stages].count("arrange") == 1
 
 
+@pytest.mark.slow
 def test_a_cycle_is_one_join_if_it_is_asked_for():
     triangle = "SELECT {} a.w FROM edges a JOIN edges b ON a.dst = b.src JOIN edges c ON b.dst = c.src AND {}"
     edges = collection()
@@ -609,6 +610,7 @@ CREATE MATERIALIZED VIEW degrees LOCATION :out AS SELECT src, count(*) AS n FROM
 """
 
 
+@pytest.mark.slow
 def test_a_file_of_sql_is_a_flow(tmp_path, capsys):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("src,dst,diff\n1,2,1\n")

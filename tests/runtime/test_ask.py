@@ -73,6 +73,7 @@ def test_changes_are_looked_for_only_when_an_epoch_has_completed() -> None:
         assert answer.table["age"].to_pylist() == [1 if done < 2 else None]
 
 
+@pytest.mark.slow
 @given(
     histories(["ann", "bob", None], [1, 2]),
     histories([1, 2, 3], ["Rome", "Oslo"]),
@@ -279,6 +280,7 @@ def test_a_journal_knows_what_was_sent_some_time_ago(
     ]
 
 
+@pytest.mark.slow
 def test_a_position_that_is_asked_for_while_another_thread_sends_has_all_that_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,7 @@ def test_a_capture_that_has_ended_gets_no_later_epoch(begin: Begin, tmp_path: Pa
         process.batches()
 
 
+@pytest.mark.slow
 def test_late_rows_of_a_closed_source_are_not_lost_by_a_change(
     begin: Begin, reads: Any, tmp_path: Path
 ) -> None:

@@ -358,6 +358,7 @@ def commands(process: Stepper, error: Exception | None, capsys: pytest.CaptureFi
     return "\n".join([*texts, capsys.readouterr().out])
 
 
+@pytest.mark.slow
 def test_all_commands_answer_at_once_idle_in_a_slow_step_and_after_a_failure(
     begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -481,6 +481,7 @@ def test_a_span_of_time_is_looked_at(begin: Any, serve: Any, tmp_path: Path) -> 
     assert (code, "all times: <a" in whole) == (200, True)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_open_for_long_has_all_batches(begin: Any, serve: Any, tmp_path: Path) -> None:
     """Epochs take milliseconds, and the console looks once a second: many batches lie between two looks."""
     process = begin(held_back(), workers=1)

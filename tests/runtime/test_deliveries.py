@@ -88,6 +88,7 @@ def test_a_reader_sees_the_same_deliveries_whenever_they_are_merged_and_the_proc
     assert len(names(tmp_path)) < 20, names(tmp_path)
 
 
+@pytest.mark.slow
 def test_files_are_few_and_each_record_is_written_a_few_times(tmp_path: Path) -> None:
     deliveries, sizes = Deliveries(str(tmp_path), "out"), dict[bool, int]()
     real = Files.write

@@ -476,6 +476,7 @@ BY_OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", BY_OTHERS.values(), ids=BY_OTHERS)
 def test_an_upsert_that_another_writer_interrupts_is_left_to_spark(
     writes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -96,6 +96,7 @@ def test_a_file_has_the_content_written_last(files: Files) -> None:
     assert files.names("a/b") == ["a/b/c.json"], "no temporary file is left"
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_none_and_a_missing_folder_empty(files: Files) -> None:
     for ask in (files.read, files.buffer, files.size, files.schema, files.table):
         assert ask("no/such.arrow") is None
@@ -557,6 +558,7 @@ def test_the_same_name_elsewhere_is_another_blob(remote: Files) -> None:
     assert [remote.below(folder).buffer("x").to_pybytes() for folder in "abab"] == [b"1", b"2", b"1", b"2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 3, 8, 500, 1007])
 def test_a_copy_of_the_wrong_size_is_fetched_again(remote: Files, tmp_path: Path, keep: int) -> None:
     content = os.urandom(1000)

@@ -211,6 +211,7 @@ def test_a_handle_that_others_have_overtaken_sends_nothing(begin: Begin, sent: i
     assert (101,) in [row for rows in process.captured().values() for row in rows]
 
 
+@pytest.mark.slow
 def test_a_flow_that_reads_an_entry_at_once_has_not_overtaken_its_handle(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_start_while_a_handle_sends_misses_no_entry(begin: Begin, monkeypatch:
         log.entries("x")
 
 
+@pytest.mark.slow
 def test_a_restarted_driver_removes_what_the_one_before_left(begin: Begin) -> None:
     process = begin(two_inputs(), keep=1)
     for n in range(6):

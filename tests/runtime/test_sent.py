@@ -139,6 +139,7 @@ def test_a_restarted_handle_knows_that_an_open_epoch_has_records(begin: Begin) -
         query.ask("of_a", fresh=True)
 
 
+@pytest.mark.slow
 def test_an_answer_at_an_epoch_is_that_of_the_collection_then(begin: Begin) -> None:
     process = begin(manual())
     a = process.handles["a"]

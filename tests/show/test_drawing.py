@@ -159,6 +159,7 @@ def components() -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
 def test_a_librarys_algorithm_is_one_box_and_a_loop_of_the_users_shows_its_steps() -> None:
     whole = Sketch.of(components().compile(2))
     folded = whole.folded()

@@ -263,6 +263,7 @@ def test_names_may_be_resolved_by_the_caller() -> None:
     assert expression.type == pa.int64()
 
 
+@pytest.mark.slow
 def test_lists_are_ranked_element_by_element_however_long_one_of_them_is() -> None:
     draw = random.Random(0)
     elements, sizes = [None, 0, 1, 2], [0, 0, 1, 2, 7]
@@ -276,6 +277,7 @@ def test_lists_are_ranked_element_by_element_however_long_one_of_them_is() -> No
     assert dense_ranks(pa.array([*([n] for n in range(100_000)), long]))[-1] == 1
 
 
+@pytest.mark.slow
 def test_distances_of_texts_are_those_of_the_definition_however_long_one_of_them_is() -> None:
     draw = random.Random(1)
     a, b = (

@@ -66,6 +66,7 @@ def test_even_if_all_keys_have_one_of_two_hashes(batches: list[Any], probes: lis
         check(batches, probes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collide", [False, True])
 @given(batches=BATCHES, probes=st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=6))
 def test_single_rows_are_found_within_those_of_a_key(
@@ -123,6 +124,7 @@ def test_merging_may_combine_rows() -> None:
     assert [sum(values) for values in found(state, ["a", "b", "c"])] == [100, 200, 0]
 
 
+@pytest.mark.slow
 def test_inserting_costs_what_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = []
     real = arrangement._concat

@@ -29,6 +29,7 @@ def test_dealing_loses_nothing_and_brings_equal_keys_together(values: list[int],
         assert set((hashes(part, ["k"]) % np.uint64(workers)).tolist()) == {worker}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 8, 13, 32, 64, 200])
 def test_pairs_in_blocks_are_spread_evenly_and_a_value_is_on_few_workers(workers: int) -> None:
     n, values, draw = 40_000, 20_000, np.random.default_rng(workers)

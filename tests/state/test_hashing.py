@@ -157,6 +157,7 @@ def canonical(value: Any) -> str:
     return repr(value).replace("-0.0", "0.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "values"), NESTED, ids=[str(kind) for kind, _ in NESTED])
 @given(data=st.data())
 def test_nested_values_are_one_key_if_all_their_parts_are_equal(

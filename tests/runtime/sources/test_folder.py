@@ -444,6 +444,7 @@ def test_a_csv_row_that_is_short_is_bad(tmp_path: Path) -> None:
     assert "Expected 2 columns, got 1" in str(folder.why_bad(file, as_schema("n long, s string"), ["n"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [None, 16])
 @pytest.mark.parametrize("start", ["null\n", "\ufeffnull", " \n\n null \r\nnull\n", ""])
 def test_a_record_of_json_may_be_null_also_the_first_of_a_block(
@@ -515,6 +516,7 @@ LONG, GOOD = "1," + "a" * 100, json.dumps({"n": 1, "s": "a" * 100})
 DAMAGED, DAY = '{"n": 1, "s": "\xff"}', '{"n": "2026-01-01"}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "write", "values", "schema", "at"),
     [
@@ -567,6 +569,7 @@ def test_a_record_of_json_lacks_columns_but_none_in_another_case(tmp_path: Path)
         rows(folder_of(tmp_path, "json"), as_schema("n long, s string"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "row"),
     [
@@ -684,6 +687,7 @@ def test_the_last_column_of_csv_may_be_that_of_a_folder(tmp_path: Path) -> None:
     assert rows(folder, schema, ["n"]) == [{"n": 1}, {"n": 2}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "end"), [(False, b""), (True, b"\n")])
 def test_json_deeper_than_sparks_is_refused(tmp_path: Path, lines: Any, end: bytes) -> None:
     """Where it is 100,000 deep, Arrow overflows the stack, which ends the process."""

@@ -274,6 +274,7 @@ assert opened() == before
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_open(tmp_path: Path) -> None:
     program = [sys.executable, "-c", CLOSED_TWICE, str(tmp_path)]
     assert subprocess.check_output(program, text=True) == "ended\n"
