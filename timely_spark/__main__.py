@@ -38,7 +38,7 @@ from timely_spark.show.table import counted
 
 #: Before each answer of `--watch` on a terminal: home, and clear to the end.
 _CLEAR = "\x1b[H\x1b[J"
-#: The errors of a server whose address is right, but not its port.
+#: The errors that mean: the address is right, and the port is not.
 _PORT = {errno.EADDRINUSE, errno.EACCES}
 
 

@@ -140,9 +140,7 @@ def test_an_owner_that_cannot_be_read_is_not_one_that_is_missing(
     output, owner = begin("one"), tmp_path / "out" / "_timely_spark.json"
     deliver(output, 0, tmp_path)
     owner.write_text("{")
-    refused(
-        begin, output, tmp_path, OutputMismatch, "says whose folder this is, cannot be read: .*Hint: restore"
-    )
+    refused(begin, output, tmp_path, OutputMismatch, "that owns this folder, cannot be read: .*Hint: restore")
     owner.unlink()
     owner.mkdir()
     refused(begin, output, tmp_path, StorageFailed, "json cannot be read: not a regular file")

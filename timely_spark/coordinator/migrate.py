@@ -266,7 +266,7 @@ class Migrator:
             )
 
     def _first_epoch(self, stage: Stage, tracker: Tracker) -> int:
-        """The first epoch whose records a new step gets."""
+        """The first epoch that a new step gets records of."""
         frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
         return min((time.epoch for time in frontier), default=self.open_epoch)
 
@@ -531,7 +531,7 @@ class Migrator:
         return counted()
 
     def _late_epochs(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """The epoch at which late rows enter, of each closed source whose late rows are used."""
+        """For each closed source that uses late rows: the epoch at which these enter."""
         after = self.snapshot["after"]
         closed = [each.name for each in self.plan.inputs if each.late and inputs[each.name] is None]
         return {name: after.get(name, self.open_epoch) for name in closed}

@@ -62,9 +62,9 @@ class JoinChanges(Join):
         self, on: Keys, columns: Sequence[str], shared: int | None, *, copied: tuple[int, Skew] | None = None
     ) -> None:
         super().__init__(on, columns)
-        #: the side whose records of hot keys are copied to all workers, and these keys
+        #: the side that is copied to all workers where its keys are hot; and the hot keys
         self.copied = copied
-        #: that side, and H of each of these keys, as of the state that was restored; None if none was
+        #: that side, and H of each of these keys, in a restored state; None if no state was restored
         self.copies: tuple[int, ...] | None = None
         #: the side that reads the trace of an `Arrange`
         self.shared = shared
@@ -422,7 +422,7 @@ def _hot_side(
     indexed: Sequence[bool],
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
-    """The hot keys of a join, and the side whose records of these are spread."""
+    """The hot keys of a join, and the side that is spread where it has them."""
     hot = named_keys(operator, sides[0].schema, keys[0], skew)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
     if hot is not None and (indexed[0] or arranged[1] is not None):

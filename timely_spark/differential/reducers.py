@@ -223,7 +223,7 @@ class Sum(Logic):
         return self.totals(keys, inputs)[0]
 
     def totals(self, keys: pa.Table, inputs: pa.Table) -> tuple[pa.Table, Longs]:
-        """The sums, and the numbers of valid values, of the groups of which anything is left."""
+        """The sums and the numbers of valid values, of the groups that still have records."""
         starts, groups = _starts(inputs), numbers(inputs, GROUP)
         limbs = [numbers(inputs, one) for one in _LIMBS if one in inputs.schema.names]
         present = groups[starts]

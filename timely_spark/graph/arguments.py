@@ -361,7 +361,7 @@ def check_columns(
         columns: the columns; or by argument the column that it names.
         keys: whether the columns are keys: their values must have equality.
         nested: whether keys may be nested, as they need no order.
-        of: whose schema it is, for the error.
+        of: what has the schema, in the words of the error.
 
     Example:
         >>> check_columns("peel", pa.schema([("src", pa.int64())]), {"src": "scr"})

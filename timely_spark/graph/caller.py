@@ -87,7 +87,7 @@ def _cell(file: str) -> str | None:
 
 
 def with_cell(parts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The parts of a `VertexError`, whose process knew no cells: a function's line in its cell."""
+    """The parts of a `VertexError` of a worker, which knows no cells: with a function's line in its cell."""
     line = _LINE.fullmatch(parts.get("line") or "")
     cell = None if line is None else _cell(line[2])
     return dict(parts) if line is None or cell is None else {**parts, "line": f"{line[1]}{cell}{line[3]}"}

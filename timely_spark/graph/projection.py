@@ -223,9 +223,9 @@ def _prepared(same: _Same, schema: pa.Schema) -> tuple[_Compute, pa.DataType]:
 
 
 def _computation(part: Subexpression, empty: pa.Table) -> _Compute | None:
-    """How to compute an expression by calls of functions; None if that has another type than by the engine.
+    """How to compute an expression by calls of functions; None if the engine gives the result another type.
 
-    The engine casts the arguments of a function as a call does, but for constants, at whose values it looks.
+    Both cast the arguments of a function alike, except constants: there the engine looks at the value.
     """
     kind, name = part.entries[0]
     if kind == "literal":

@@ -124,7 +124,7 @@ class Partition:
     #: of two columns of one kind: pairs with one value, in either column, are on few of the workers
     blocks: bool = False
     expression: Expression | None = field(default=None, compare=False, repr=False)
-    #: keys whose records are partitioned otherwise
+    #: the hot keys, which are partitioned in another way
     skew: Skew | None = None
 
     @classmethod

@@ -444,7 +444,7 @@ class _Components(Forest):
 
     def __init__(self, ends: tuple[str, str], kind: pa.DataType) -> None:
         super().__init__(ends, kind)
-        #: the components that another way has sent
+        #: the components that the steps by place had sent, before the flow changed to this step
         self.sent: list[pa.Table] = []
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:

@@ -80,7 +80,7 @@ class Combines:
         return self.fold(table, group(table, self.keys))[1]
 
     def results(self, table: pa.Table) -> pa.Table:
-        """What is sent of summaries, of which each key has all."""
+        """What is sent for each key, from its complete summary."""
         return table
 
 

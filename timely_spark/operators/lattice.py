@@ -168,7 +168,7 @@ class Merged(Joined):
         return values.take(pa.array(at, mask=none))
 
     def folds(self, columns: Sequence[str]) -> tuple[Sequence[str], Fold]:
-        """Fold each key's records into one: the merge of those whose times no later time distinguishes."""
+        """Fold the records of a key into their merge, where no later time distinguishes their times."""
         return self.monotone.keys, self._merged
 
     def _merged(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:

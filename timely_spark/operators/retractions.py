@@ -16,7 +16,7 @@ from timely_spark.streams import Stream
 _SIGNED = "__timely_signed"
 """Values that are negative in retractions."""
 EXACT, SIGN = "exact", "_sign"
-"""The kind of a sum of doubles: of a column of values, and of their signs, in a column whose name ends so."""
+"""The kind of a sum of doubles; and the end of the name of the column that has the signs of the values."""
 
 ListedAggregates = list[tuple[str, str, str | None]]
 """Aggregates: for each output column its kind and the column it reads."""

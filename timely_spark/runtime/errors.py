@@ -160,8 +160,8 @@ class OutputMismatch(TimelyError, ValueError):
 
     @classmethod
     def unreadable(cls, path: str, reason: object) -> OutputMismatch:
-        """The file that says whose folder it is has been damaged."""
-        msg = f"{path}, which says whose folder this is, cannot be read: {reason}"
+        """The file that names the folder's owner is damaged."""
+        msg = f"{path}, which names the output that owns this folder, cannot be read: {reason}"
         hint = "restore it from a backup, and check the disk; or give the output another name and folder."
         return cls(msg, hint=hint)
 

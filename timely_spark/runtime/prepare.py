@@ -222,7 +222,7 @@ def fetched(packages: Sequence[str], settings: Mapping[str, str]) -> list[str]:
 
     Args:
         packages: coordinates in Maven.
-        settings: those of the session whose names begin with ``spark.jars.``, and Java's options.
+        settings: the session's settings ``spark.jars.*``, and Java's options.
 
     Returns:
         Their paths. Empty if the session has to fetch them itself: one of them is a snapshot, which changes,

@@ -49,7 +49,7 @@ def _size(value: Any) -> int:
         return sum(part.nbytes for part in value.parts)
     if isinstance(value, _ARRAYS):
         return value.nbytes
-    if is_pandas(value):  # whose `__sizeof__` reads all texts
+    if is_pandas(value):  # its `__sizeof__` reads all texts
         return int(np.sum(value.memory_usage()))
     return sys.getsizeof(value, 0)
 

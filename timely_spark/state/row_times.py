@@ -185,7 +185,7 @@ def compaction(since: int, kind: Times, labels: Sequence[str] = (), fold: Fold |
 
     Args:
         since: nothing arrives at an earlier epoch.
-        labels: columns; rows that are equal in them, and whose times become equal, are folded.
+        labels: columns; rows are folded if they are equal there and their times become equal.
         fold: combines the rows of groups; None if none are folded.
     """
 

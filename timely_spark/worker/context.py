@@ -47,7 +47,7 @@ class ErrorsOf:
         self._node, self._time, self._batch = node, time, batch
 
     def __enter__(self) -> None:
-        """Nothing."""
+        """Begin nothing: only the end matters."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if not isinstance(error, RAISED) or isinstance(error, VertexError | LogDamaged | StorageFailed):

@@ -70,7 +70,7 @@ class DeltaSink(Sink):
     target: str
     keys: Sequence[str] = ()
     diff: str | None = None
-    #: whether to replace a table of any other checkpoint; or the ids of checkpoints whose table is replaced
+    #: whether to replace a table that another checkpoint has written; or the ids of such checkpoints
     overwrite: bool | frozenset[str] = False
     #: whether the table has a column of epochs; None means as in the existing table
     epoch: bool | None = None
@@ -254,9 +254,7 @@ class DeltaSink(Sink):
             if refused:
                 why = "; ".join(refused)
                 msg = f"{self.target}: an epoch cannot be written exactly once, because {why}."
-                hint = (
-                    "allow these settings, or leave out to_delta(keys=...), whose appends do not need them."
-                )
+                hint = "allow these settings; or leave out to_delta(keys=...): appends do not need them."
                 raise OutputMismatch(msg, hint=hint)
             try:
                 _tried(lambda: self._merge(session, frame, upsert).execute())

@@ -38,8 +38,8 @@ class MergeClause:
 class Upsert:
     """The last record of each key in an epoch replaces the table's row of this key, or deletes it.
 
-    Conditions are SQL of the table `t` and the source `s` that both Spark and deltalake read. The first
-    clause whose condition holds counts.
+    Conditions are SQL that both Spark and deltalake read, of the table `t` and the source `s`. If several
+    conditions hold, the first clause counts.
     """
 
     keys: Sequence[str]

@@ -1,8 +1,8 @@
 """The journal of a file source: which files each batch reads, written before Spark's log names the batch.
 
 Batch k of the source is `<k>.arrow`. Batches that nobody will read again are merged into
-`<first>-<last>.arrow`, which has the paths and identities of their files only. A merged file whose
-predecessor is at most twice as large is merged with that one. So each path is written O(log n) times for n
+`<first>-<last>.arrow`, which has the paths and identities of their files only. A merged file is merged again
+with the one before it, if that is at most twice as large. So each path is written O(log n) times for n
 files, and a start reads O(log n) merged files.
 """
 

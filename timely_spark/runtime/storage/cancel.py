@@ -1,8 +1,8 @@
 """Requests to cancel an epoch: files, so that a batch that runs again takes the same path.
 
-`Query.cancel` writes `cancels/<k>.json`, which ends the running rounds (`cuts`). The driver adds the batch at
-whose end the request takes effect, before that batch is committed. From then on the manifests have the bounds
-of the canceled loops.
+`Query.cancel` writes `cancels/<k>.json`, which ends the running rounds (`cuts`). The request takes effect at
+the end of a batch; before the driver commits that batch, it adds the batch's number to the file. From then on
+the manifests have the bounds of the canceled loops.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class RoundLog:
     ) -> None:
         #: The term of the run that reads and writes; None means a watcher, which only reads.
         self.term = term
-        #: The first batch whose manifest the run writes.
+        #: The run writes manifests from this batch on.
         self.first = first
         files = Files(checkpoint)
         #: What Spark itself has written.
@@ -121,7 +121,7 @@ class RoundLog:
         self._oldest: dict[str, int] = {}
         #: What each output captured.
         self._captured: dict[str, Deliveries] = {}
-        #: The last batch whose manifest this object has written; None if it has written none.
+        #: The batch of the last manifest that this object has written; None before the first.
         self.written: int | None = None
         #: The last hour that it has remembered; None before the first.
         self._hour: int | None = None
