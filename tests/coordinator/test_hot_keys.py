@@ -67,6 +67,8 @@ def test_a_hot_key_is_reported_with_what_to_do(case: str) -> None:
     assert texts["it"].endswith(f"Hint: name such keys in your call of {case}: skew=[7]{OR_AUTO}")
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("case", CASES)
 def test_named_keys_are_spread_and_not_reported(case: str) -> None:
     assert not found(flow_of(CASES[case], [7]), rows(0.5))

@@ -105,6 +105,8 @@ CHANGES: dict[str, Callable[[ts.Stream], ts.Stream]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_collection_made_by_other_steps_is_refused_and_a_stream_is_told(change: str) -> None:
     before = lambda x: x.where(ABOVE[0])  # noqa: E731

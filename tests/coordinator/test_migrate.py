@@ -148,6 +148,8 @@ def test_an_expectation_of_a_collection_with_another_name_would_count_later_reco
     assert made.lacking.keys() == {"other"}
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("after", ["drop", "quarantine", "fail"])
 @pytest.mark.parametrize("before", ["drop", "quarantine", "fail"])
 def test_actions_that_send_the_same_records_may_be_exchanged(before: str, after: str) -> None:

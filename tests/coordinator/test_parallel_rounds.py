@@ -231,6 +231,8 @@ def test_a_process_sends_messages_to_their_worker_only_and_one_report_to_all() -
     assert report.encode() == added_up(written).encode()
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize(("processes", "messages"), [(4, 3), (12, 11), (17, 16), (20, 7), (64, 14)])
 def test_many_processes_send_to_those_of_their_row_and_column_only(processes: int, messages: int) -> None:
     boxes, sent = Mailboxes(processes), Counter[int]()

@@ -61,6 +61,8 @@ def test_crashes_change_nothing() -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_new_worker_gets_a_copy(workers: int) -> None:
     flow = joined(on=False)

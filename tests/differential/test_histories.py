@@ -234,6 +234,8 @@ def test_counting_distinct_values_looks_at_no_others(looked: Looked) -> None:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("algorithm", ["sssp", "pagerank"])
 def test_a_loop_reads_the_history_of_a_key_once_in_an_epoch_and_not_in_every_iteration(
     algorithm: str, looked: Looked

@@ -94,6 +94,8 @@ def test_where_negative_multiplicities_have_a_meaning_nothing_is_told(case: str)
     ts.testing.run(flow_of(SILENT[case]), {"x": ROWS}, workers=2, on_negative="raise")
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("kind", ["long", "double", "decimal(20, 2)"])
 def test_sums_and_means_of_more_removed_than_inserted_are_there(kind: str) -> None:
     """As in a minus b: a key has no row only if nothing is left of it."""

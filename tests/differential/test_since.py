@@ -35,6 +35,8 @@ READERS: dict[str, Callable[[ts.Collection, ts.Collection], ts.Collection]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_whose_other_input_is_slower_finds_the_index_as_it_was(reader: str) -> None:
     flow = ts.Dataflow("slower")

@@ -158,6 +158,8 @@ INVERSES = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("inverse", INVERSES, ids=["function", "select", "where"])
 def test_the_inverse_of_a_degree_after_a_left_join(inverse: Any) -> None:
     flow = ts.Dataflow("inverse")

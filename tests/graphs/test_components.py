@@ -147,6 +147,8 @@ def test_other_columns_are_ignored(follows) -> None:
     follows(algorithm, oracle, {"flights": ("carrier string, to long, from long", flights)})
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("algorithm", [connected_components, in_a_loop, strongly_connected_components])
 def test_edges_with_a_null_end_are_ignored(algorithm) -> None:
     flow = ts.Dataflow("halves")

@@ -106,6 +106,8 @@ def test_another_seed_is_another_order(follows, changing, algorithm, oracle) -> 
     assert rows[0] != rows[1] != rows[2]
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @both
 def test_a_loop_at_nan_is_a_self_loop(algorithm, oracle) -> None:
     flow = ts.Dataflow("nan")

@@ -104,6 +104,8 @@ def test_only_the_least_distances_must_be_within_64_bits() -> None:
         run(flow, {"edges": [[(1, 2, 2), (1, 4, 2**62), (2, 4, 2**62)]], "nodes": [[4]]})
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize(
     ("kind", "one", "other", "bound"),
     [

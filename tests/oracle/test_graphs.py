@@ -109,6 +109,8 @@ def test_all_pairs_that_reach_each_other(workers: int) -> None:
         seen = closure
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_shortest_paths_with_weights_are_scipys(workers: int) -> None:
     r = np.random.default_rng(5)

@@ -54,6 +54,8 @@ def moved(flow: ts.Dataflow, **options: Any) -> ts.Dataflow:
     return flow
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize(("workers", "scoped"), [(1, False), (3, False), (1, True)])
 def test_a_long_loop_warns_whenever_its_iterations_have_doubled(
     notices: list[Any], workers: int, *, scoped: bool

@@ -35,6 +35,8 @@ def diamonds(k: int, *, behind: bool) -> Plan:
     return flow.compile(2)
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize("behind", [False, True])
 def test_diamonds_do_not_multiply(*, behind: bool) -> None:
     assert len(diamonds(30, behind=behind).channels) < 300

@@ -19,6 +19,8 @@ def nearest(edges: ts.Collection) -> ts.Collection:
     return ts.graphs.bfs(edges, edges.where("src = 0").select(node="src").distinct())
 
 
+@pytest.mark.slow
+@pytest.mark.share(1)
 @pytest.mark.parametrize(
     ("algorithm", "most"),
     [(counted, 790), (nearest, 9_960), (ts.graphs.connected_components, 720)],
