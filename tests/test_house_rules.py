@@ -198,9 +198,11 @@ def test_every_error_has_a_hint(nodes: dict[Path, list[ast.AST]]) -> None:
 
 
 def _bound(node: ast.AST) -> str:
-    """The name of an argument or a variable that a node binds; empty if it binds none."""
+    """The name of an argument, a variable or an attribute that a node binds; empty if it binds none."""
     if isinstance(node, ast.arg):
         return node.arg
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
     return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
 
 
@@ -234,16 +236,10 @@ def test_a_value_in_a_program_that_users_read_is_named_by_a_noun() -> None:
 
 
 def test_a_value_is_named_by_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    named, inside = set(), set[ast.AST]()
-    for path, of in nodes.items():
-        if not NO_NOUNS.intersection(map(_bound, of)):
-            continue
-        for function in of:
-            if isinstance(function, functions) and function not in inside:
-                parts = list(ast.walk(function))
-                inside.update(parts)
-                named |= {
-                    (str(path), function.lineno, name) for name in NO_NOUNS.intersection(map(_bound, parts))
-                }
-    assert named == set(), "name it by what it is: groups, matches, options, a result"
+    named = [
+        f"{path}:{getattr(node, 'lineno', 0)}: {name}"
+        for path, of in nodes.items()
+        for node in of
+        if (name := _bound(node)) in NO_NOUNS
+    ]
+    assert named == [], "name it by what it is: groups, matches, options, a result"

@@ -484,7 +484,7 @@ def test_a_batch_of_state_that_somebody_made_up_is_named(tmp_path: Path) -> None
     state = Arrangement(("n",), [pa.table({"n": np.arange(1 << 16)})])
     codec = Codec(PRODUCT, blobs)
     written = codec.write(state)
-    (reference,) = codec.kept
+    (reference,) = codec.blob_sizes
     other = blobs.put("other", b"no Arrow" * 10_000)
     head = bytes(unpack_parts(written)[0])
     head = head.replace(as_text([reference])[0].encode(), as_text([other])[0].encode())

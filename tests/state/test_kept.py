@@ -79,11 +79,11 @@ def test_a_batch_is_written_once_and_known_again() -> None:
     state.insert(pa.table({"k": np.arange(50_000), "v": np.arange(50_000)}))
     writer = Codec(times, blobs)
     first = writer.write({"a": state})
-    kept = writer.kept
-    assert len(kept) == len(blobs.content) == 1
+    sizes = writer.blob_sizes
+    assert len(sizes) == len(blobs.content) == 1
     state.insert(pa.table({"k": [7], "v": [-1]}))
     second = writer.write({"a": state})
-    assert writer.kept == kept
+    assert writer.blob_sizes == sizes
     assert len(blobs.content) == 1, "the large batch is there already"
     assert len(second) < 5_000
 
@@ -109,7 +109,7 @@ def test_whoever_shares_a_batch_keeps_it_by_himself() -> None:
     Codec(times, one).write(shared)
     writer = Codec(times, two)
     writer.write(shared)
-    assert set(writer.kept) == set(two.content)
+    assert set(writer.blob_sizes) == set(two.content)
 
 
 def test_a_batch_of_which_nothing_is_left_finds_nothing() -> None:

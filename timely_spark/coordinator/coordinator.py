@@ -223,8 +223,8 @@ class Coordinator:
     def _enter_hot_keys(self, loads: Iterable[Load]) -> None:
         for step, hot in hot_keys(self.plan, loads, self.batch).items():
             self.hot_keys[step] = hot.text
-            if hot.found is not None:
-                salted, keys = hot.found
+            if hot.spread is not None:
+                salted, keys = hot.spread
                 self.hot_keys[step] += f"; {self.not_spread or SPREAD_LATER}"
                 if self.not_spread:
                     continue

@@ -26,7 +26,7 @@ class HotKey(NamedTuple):
 
     text: str
     #: if the run spreads such keys itself, the step of `Plan.found_keys` and H of the keys to spread
-    found: tuple[str, list[int]] | None = None
+    spread: tuple[str, list[int]] | None = None
 
 
 def hot_keys(plan: Plan, loads: Iterable[Load], batch: int) -> dict[str, HotKey]:

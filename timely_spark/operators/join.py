@@ -162,7 +162,7 @@ class JoinComplete(BufferingVertex):
         super().__init__(inputs=2)
         self.on, self.schemas, self.schema, self.how = on, sides, schema, how
         #: the sides whose records go out if nothing matches them
-        self.kept = {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(how, ())
+        self.preserved = {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(how, ())
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Send the pairs, and the unmatched records that the kind of join keeps."""
@@ -176,7 +176,7 @@ class JoinComplete(BufferingVertex):
             self.send_by(0, time, left.filter(pa.array(_among(probe, left))))
         elif self.how != "anti" and len(probe):
             self.send_by(0, time, joined_rows(self.schema.names, 0, left, probe, matched))
-        for side in self.kept:
+        for side in self.preserved:
             table = (left, right)[side]
             self.send_unmatched(side, time, table.filter(pa.array(~_among(rows[side], table))))
 
@@ -221,7 +221,7 @@ class JoinCompleteExpiring(JoinComplete):
             self._first_matches(time, *usable)
         elif self.how != "anti":
             self._pairs(time, *usable)
-        for side in self.kept:
+        for side in self.preserved:
             self._note(1 - side, time, usable[1 - side])
             self._unmatched(side, time, both[side])
         self.sent = time.epoch - self.expire

@@ -110,7 +110,7 @@ class Codec:
     `Arrangement`s, and the frozen dataclasses to which a vertex's class refers (see `frozen`).
 
     With `blobs`, each large batch of an arrangement is written once, and later states refer to its blob. So
-    a round writes the changed batches only. `kept` has the references of the last `write`, and their sizes.
+    a round writes the changed batches only. `blob_sizes` has the blobs of the last `write`.
 
     Other values are refused, or pickled if the vertex has a reason in `pickles`. Unpickling runs code that
     the bytes name, so reading needs the reason, too.
@@ -124,7 +124,8 @@ class Codec:
 
     def __init__(self, times: Times, blobs: BlobStore | None = None) -> None:
         self.times, self.blobs = times, blobs
-        self.kept: dict[bytes, int] = {}
+        #: the sizes of the blobs that the last written value refers to, by reference
+        self.blob_sizes: dict[bytes, int] = {}
         #: the blobs of batches that this codec has written or read
         self._references: WeakKeyDictionary[Batch, BlobRef] = WeakKeyDictionary()
         #: the bytes of small batches that this codec has written
@@ -153,7 +154,7 @@ class Codec:
             vertex: the class of the vertex that has the value in its state.
         """
         self._pickles, self._vertex = pickles, vertex
-        self.kept, self._parts, self._depth = {}, [], 0
+        self.blob_sizes, self._parts, self._depth = {}, [], 0
         head = self._encode(value)
         parts, self._parts = self._parts, []
         return pack_json(head, parts)
@@ -324,7 +325,7 @@ class Codec:
             return {"packed": self._blob(data), "distinct": part.distinct}
         if (blob := self._references.get(part)) is None:
             blob = self._references[part] = self._put(self.blobs, to_bytes(part.stored()))
-        self.kept[blob.reference] = blob.size
+        self.blob_sizes[blob.reference] = blob.size
         return {"kept": blob.encode(), "distinct": part.distinct}
 
     def _read_part(self, arrangement: Arrangement, value: Any) -> Batch:

@@ -406,7 +406,7 @@ class Worker:
     @property
     def arrangement_bytes(self) -> int:
         """Bytes of the batches of `Arrangement`s in blobs; a round reads a part of them only."""
-        return sum(sum(one.kept.values()) for one in self.snapshots.values())
+        return sum(sum(one.blob_sizes.values()) for one in self.snapshots.values())
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -489,7 +489,7 @@ class Worker:
             return None
         full: Chunk = codec.write(state, pickles=vertex.pickles, vertex=type(vertex))
         # without a log, the next round probably writes the full state again: no blob for one round
-        return VertexSnapshot(codec.put(full) if invocations else full, codec.kept)
+        return VertexSnapshot(codec.put(full) if invocations else full, codec.blob_sizes)
 
     def _encoded_queue(self) -> tuple[dict[tuple[int, int, Any], tuple[pa.Table, BlobRef]], list[Chunk]]:
         """The new `queue_blobs`, and the encoded batches of the queue."""

@@ -51,8 +51,8 @@ class VertexSnapshot:
 
     #: the full state; None means that of the template
     full: Chunk | None = None
-    #: the blobs that `full` refers to in turn, with their sizes
-    kept: Mapping[bytes, int] = field(default_factory=dict)
+    #: the sizes of the blobs that `full` refers to in turn, by reference
+    blob_sizes: Mapping[bytes, int] = field(default_factory=dict)
     #: segments of the invocations since then; each more than twice as large as the next
     log: tuple[Chunk, ...] = ()
 
@@ -60,12 +60,12 @@ class VertexSnapshot:
     def references(self) -> dict[bytes, int]:
         """All blobs of the snapshot, with their sizes."""
         own = [chunk for chunk in (self.full, *self.log) if isinstance(chunk, BlobRef)]
-        return {**self.kept, **{blob.reference: blob.size for blob in own}}
+        return {**self.blob_sizes, **{blob.reference: blob.size for blob in own}}
 
     @property
     def full_size(self) -> int:
         """Bytes of the full state, blobs included."""
-        return (chunk_size(self.full) if self.full is not None else 0) + sum(self.kept.values())
+        return (chunk_size(self.full) if self.full is not None else 0) + sum(self.blob_sizes.values())
 
     @property
     def log_size(self) -> int:
@@ -97,7 +97,7 @@ class VertexSnapshot:
 
     def encode(self, parts: list[Any]) -> list[Any]:
         """The snapshot as plain JSON; chunks that are not in blobs are added to `parts`."""
-        sizes = dict(zip(as_text(self.kept), self.kept.values(), strict=True))
+        sizes = dict(zip(as_text(self.blob_sizes), self.blob_sizes.values(), strict=True))
         full = None if self.full is None else encode_chunk(self.full, parts)
         return [full, sizes, [encode_chunk(segment, parts) for segment in self.log]]
 
