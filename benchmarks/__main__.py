@@ -30,8 +30,8 @@ STEADY = ("durable", "endurance", "latency", "system_log")
 
 def names() -> list[str]:
     """The modules that are benchmarks: those with a `run`."""
-    found = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
-    return [path.stem for path in found if "\ndef run(quick: bool)" in path.read_text(encoding="utf-8")]
+    paths = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_"))
+    return [path.stem for path in paths if "\ndef run(quick: bool)" in path.read_text(encoding="utf-8")]
 
 
 def main() -> int:
@@ -94,8 +94,8 @@ def summary(folder: Path, failed: list[str]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[list[str]] = []
     for path in sorted(folder.glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows += [_line(path.stem, found, row) for row in found["rows"]]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        rows += [_line(path.stem, content, row) for row in content["rows"]]
     text = "# Summary\n\n"
     text += markdown_table(["name", "case", "ours", "baseline", "ratio", "aim", "met", "measured"], rows)
     if failed:
@@ -104,12 +104,12 @@ def summary(folder: Path, failed: list[str]) -> str:
     return text
 
 
-def _line(name: str, found: dict[str, Any], row: dict[str, Any]) -> list[str]:
+def _line(name: str, content: dict[str, Any], row: dict[str, Any]) -> list[str]:
     ours, baseline = (
         "" if row[key] is None else f"{row[key]:,.4g} {row['unit']}".strip() for key in ("ours", "baseline")
     )
     verdict = yes_or_no(row["met"])
-    return [name, row["case"], ours, baseline, times(row["ratio"]), row["aim"], verdict, found["date"][:16]]
+    return [name, row["case"], ours, baseline, times(row["ratio"]), row["aim"], verdict, content["date"][:16]]
 
 
 if __name__ == "__main__":

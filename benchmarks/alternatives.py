@@ -79,9 +79,9 @@ def anew(spark: SparkSession, edges: pa.Table, runs: int) -> list[float]:
     took = []
     for _ in range(runs + 1):
         began = time.perf_counter()
-        found = spark.sql(QUERY).toArrow()
+        rows = spark.sql(QUERY).toArrow()
         took.append(1000 * (time.perf_counter() - began))
-        check(found["node"], edges)
+        check(rows["node"], edges)
     return took[1:]
 
 
@@ -106,19 +106,19 @@ def loop(spark: SparkSession, epochs: list[pa.Table]) -> list[float]:
             edges.send(table)
             harness.answered(query)
             took.append(1000 * (time.perf_counter() - began))
-        found = query.captured("reached").table()["node"]
-    check(found, pa.concat_tables(epochs))
+        nodes = query.captured("reached").table()["node"]
+    check(nodes, pa.concat_tables(epochs))
     return took
 
 
-def check(found: pa.ChunkedArray, edges: pa.Table) -> None:
+def check(nodes: pa.ChunkedArray, edges: pa.Table) -> None:
     """What is reached from node 0, each node once, is what scipy reaches."""
     src, dst = edges["src"].to_numpy(), edges["dst"].to_numpy()
     size = int(max(src.max(), dst.max())) + 1
     graph = csr_matrix((np.ones(len(src)), (src, dst)), (size, size))
     expected = np.sort(breadth_first_order(graph, 0, return_predecessors=False))
-    if not np.array_equal(np.sort(found.to_numpy()), expected):
-        msg = f"{len(found)} nodes are reached, {len(expected)} were expected"
+    if not np.array_equal(np.sort(nodes.to_numpy()), expected):
+        msg = f"{len(nodes)} nodes are reached, {len(expected)} were expected"
         raise AssertionError(msg)
 
 
@@ -255,8 +255,8 @@ def recursion(spark: SparkSession, report: Report, *, quick: bool) -> None:
             anew(spark, diamonds(layers), runs),
         ),
     ]
-    for case, mine, its in cases:
-        report.add(case, ours=median(mine), baseline=median(its), against="WITH RECURSIVE, anew")
+    for case, side, its in cases:
+        report.add(case, ours=median(side), baseline=median(its), against="WITH RECURSIVE, anew")
 
 
 def state(spark: SparkSession, report: Report, *, quick: bool) -> None:
@@ -264,11 +264,11 @@ def state(spark: SparkSession, report: Report, *, quick: bool) -> None:
     cases = [("10 thousand keys", 10_000, 200_000), ("100 thousand keys", 100_000, 1_000)]
     for case, keys, rows in [("a thousand keys", 1_000, 2_000)] if quick else cases:
         took = exchange.measure(spark, SIDES, exchange.draw(keys, rows, 1 + TURN * (2 if quick else 3)))
-        for mine in ("stateful_map", "stateful_map_batches"):
+        for side in ("stateful_map", "stateful_map_batches"):
             for its in list(SIDES)[2:]:
                 report.add(
-                    f"{case}, {rows:,} rows an epoch: {mine}",
-                    ours=median(took[mine]),
+                    f"{case}, {rows:,} rows an epoch: {side}",
+                    ours=median(took[side]),
                     baseline=median(took[its]),
                     against=its,
                 )

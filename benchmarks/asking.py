@@ -61,11 +61,11 @@ def look_ups(
 ) -> None:
     """Measure a thousand look-ups a second, beside posts at their rate."""
     ended = threading.Event()
-    given = [posts(draw, int(RATE * SEND)) for _ in range(int(seconds / SEND))]
+    tables = [posts(draw, int(RATE * SEND)) for _ in range(int(seconds / SEND))]
     users = draw.integers(USERS, size=int(seconds * LOOK_UPS))
 
     def send() -> None:
-        for table in given:
+        for table in tables:
             sent.send(table)
             if ended.wait(SEND):
                 return
@@ -120,20 +120,20 @@ def run(quick: bool) -> Report:
         batches = [p.duration_ms for p in query.recent_progress if p.duration_ms is not None]
     session.stop()
     fresh = took["fresh"]
-    for kind, found in took.items():
+    for kind, times in took.items():
         for name, q in {"median": 0.5, "p95": 0.95}.items():
             aim = ">=5x" if (kind, name) == ("stale", "p95") else ""
             baseline, against = (None, "") if kind == "fresh" else (quantile(fresh, q), "fresh")
             report.add(
-                f"{kind}, {name}", ours=quantile(found, q), baseline=baseline, against=against, aim=aim,
-                questions=len(found),
+                f"{kind}, {name}", ours=quantile(times, q), baseline=baseline, against=against, aim=aim,
+                questions=len(times),
             )  # fmt: skip
     middle = quantile(batches, 0.5)
     report.note(f"{RATE} posts a second in {len(batches)} micro-batches; their median is {middle:.0f} ms.")
 
     def draw_all(axes: Any) -> None:
-        for (kind, found), colour in zip(took.items(), (BASELINE, "#7fa8d0", OURS), strict=True):
-            axes.plot(sorted(found), np.linspace(0, 1, len(found)), label=kind, color=colour)
+        for (kind, times), colour in zip(took.items(), (BASELINE, "#7fa8d0", OURS), strict=True):
+            axes.plot(sorted(times), np.linspace(0, 1, len(times)), label=kind, color=colour)
         axes.set(xscale="log", xlabel="latency (ms)", ylabel="share of questions", title="Questions answered")
         axes.legend()
 

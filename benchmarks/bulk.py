@@ -51,17 +51,17 @@ def ranks(spark: SparkSession, folder: Path) -> tuple[float, int, pa.Table]:
     return seconds, sum(done.rounds or 0 for done in query.epochs()), ts.snapshot(query.captured("out"))
 
 
-def off(found: pa.Table, ends: np.ndarray, nodes: int) -> float:
+def off(ranks_: pa.Table, ends: np.ndarray, nodes: int) -> float:
     """How far the ranks are off the exact ones, on average."""
     src, dst = ends.T
     share, rank = 0.85 / np.maximum(np.bincount(src, minlength=nodes), 1), np.full(nodes, float(UNIT))
     for _ in range(150):
         rank = 0.15 * UNIT + np.bincount(dst, (rank * share)[src], nodes)
-    mine = np.zeros(nodes)
-    mine[found["node"].to_numpy()] = found["rank"].to_numpy()
+    own = np.zeros(nodes)
+    own[ranks_["node"].to_numpy()] = ranks_["rank"].to_numpy()
     there = np.zeros(nodes, bool)
     there[src] = there[dst] = True
-    return float(np.abs(mine - np.where(there, rank, 0)).mean())
+    return float(np.abs(own - np.where(there, rank, 0)).mean())
 
 
 def pageranks(report: Report, nodes: int, edges: int) -> None:
@@ -74,15 +74,17 @@ def pageranks(report: Report, nodes: int, edges: int) -> None:
     small = harness.folder()
     pq.write_table(table.slice(0, 1000), small / "0000.parquet")
     ranks(spark, small)
-    seconds, iterations, found = ranks(spark, folder)
-    assert off(found, ends, nodes) < (TOLERANCE + edges / nodes) / 0.15, "other ranks"
+    seconds, iterations, out = ranks(spark, folder)
+    assert off(out, ends, nodes) < (TOLERANCE + edges / nodes) / 0.15, "other ranks"
     spark.stop()
-    theirs = [] if report.quick else [told[0][0] for told in graphx(folder, ["PR:1", "PR:21"], 1).values()]
+    graphx_ = (
+        [] if report.quick else [epochs[0][0] for epochs in graphx(folder, ["PR:1", "PR:21"], 1).values()]
+    )
     report.add(
         f"PageRank, {nodes:,} nodes, {edges:,} edges, an iteration",
         ours=seconds / iterations,
-        baseline=(theirs[1] - theirs[0]) / 20 if theirs else None,
-        against="GraphX" if theirs else "",
+        baseline=(graphx_[1] - graphx_[0]) / 20 if graphx_ else None,
+        against="GraphX" if graphx_ else "",
         unit="s",
         aim="" if report.quick else ">=5x",
         iterations=iterations,

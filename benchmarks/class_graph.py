@@ -27,21 +27,21 @@ def ends() -> np.ndarray:
     """Both ends of each edge; nodes are numbered as their names sort."""
     import pyspark
 
-    kept = Path(tempfile.gettempdir()) / f"timely-bench-classes-{pyspark.__version__}.npy"
-    if not kept.exists():
-        found: dict[bytes, set[bytes]] = {}
+    saved = Path(tempfile.gettempdir()) / f"timely-bench-classes-{pyspark.__version__}.npy"
+    if not saved.exists():
+        classes_: dict[bytes, set[bytes]] = {}
         for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
             with ZipFile(jar) as files:
                 for name in files.namelist():
                     if name.endswith(".class") and not name.endswith("module-info.class"):
                         this, named = classes(files.read(name))
-                        found.setdefault(this, named)
-        pairs = [(this, other) for this, named in found.items() for other in named if other != this]
+                        classes_.setdefault(this, named)
+        pairs = [(this, other) for this, named in classes_.items() for other in named if other != this]
         _, numbers = np.unique(np.array(pairs), return_inverse=True)
-        partial = kept.with_suffix(".partial.npy")
+        partial = saved.with_suffix(".partial.npy")
         np.save(partial, numbers.reshape(-1, 2))
-        partial.rename(kept)
-    return np.load(kept)
+        partial.rename(saved)
+    return np.load(saved)
 
 
 def classes(file: bytes) -> tuple[bytes, set[bytes]]:

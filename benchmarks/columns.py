@@ -98,14 +98,14 @@ def run(quick: bool) -> Report:
     cases = [(200_000, False)] if quick else [(1_000_000, False), (5_000_000, False), (1_000_000, True)]
     for rows, wide in cases:
         took = measure(spark, draw(KEYS, rows, 1 + TURN * (2 if quick else 4)), wide=wide)
-        mine, its = took["files"], took["DataFrame"]
+        ours, its = took["files"], took["DataFrame"]
         report.add(
             f"{rows:,} rows an epoch, {'a column of five' if wide else 'counts'}",
-            ours=median(mine),
+            ours=median(ours),
             baseline=median(its),
             against="flow.source(readStream.parquet)",
             aim=">=2x",
-            ours_min=min(mine),
+            ours_min=min(ours),
             baseline_min=min(its),
         )
     report.write()

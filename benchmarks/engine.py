@@ -85,7 +85,7 @@ class Measured:
     #: The answers; bytes of state by edge, ours and differential's; and where the time of few changes goes.
     marks: list[int] = field(default_factory=list)
     size: float = 0
-    theirs: float = math.nan
+    peer_size: float = math.nan
     hot: str = ""
 
     def ratio(self, kind: str, side: Seconds) -> float:
@@ -118,7 +118,7 @@ def crossing(points: list[tuple[float, float]]) -> float:
 
 def measure(program: str, graph: Graph, report: Report) -> Measured:
     """All sides, ours and scipy first."""
-    found, folder, told = Measured(program, graph), harness.folder(), 0
+    measured, folder, digest = Measured(program, graph), harness.folder(), 0
     engine, profile = Engine(flow_of(program), 1), cProfile.Profile()
     anew(program, np.ones((1, 4), np.int64), 2)  # imports
     for number, (kind, changes, held) in enumerate(graph.epochs()):
@@ -132,21 +132,23 @@ def measure(program: str, graph: Graph, report: Report) -> Measured:
         profile.disable()
         engine.checkpoint()
         spent.append(time.process_time())
-        found.marks.append(anew(program, held, graph.nodes))
+        measured.marks.append(anew(program, held, graph.nodes))
         spent.append(time.process_time())
-        told = int(np.sum(np.array([told, *map(mark, out)])))
-        assert told == found.marks[-1], f"{program}, {graph.name}, {kind}: not what scipy says"
-        for side, seconds in zip((found.ours, found.checkpoint, found.scipy), np.diff(spent), strict=True):
+        digest = int(np.sum(np.array([digest, *map(mark, out)])))
+        assert digest == measured.marks[-1], f"{program}, {graph.name}, {kind}: not what scipy says"
+        for side, seconds in zip(
+            (measured.ours, measured.checkpoint, measured.scipy), np.diff(spent), strict=True
+        ):
             side[kind].append(float(seconds))
-    found.size, found.hot = engine.size() / graph.edges, hottest(profile)
+    measured.size, measured.hot = engine.size() / graph.edges, hottest(profile)
     kinds = [LOAD, *(kind for kind, _, _ in graph.kinds())]
     others = differential(program, folder, len(kinds), report)
-    for kind, due, (seconds, answer, resident) in zip(kinds, found.marks, others, strict=False):
+    for kind, due, (seconds, answer, resident) in zip(kinds, measured.marks, others, strict=False):
         assert answer == due, f"{program}, {graph.name}, {kind}: not what differential says"
-        found.differential[kind].append(seconds)
-        found.theirs = resident / graph.edges
+        measured.differential[kind].append(seconds)
+        measured.peer_size = resident / graph.edges
     shutil.rmtree(folder)
-    return found
+    return measured
 
 
 def tables(kind: str, changes: Rows) -> dict[str, pa.Table]:
@@ -170,26 +172,26 @@ def differential(program: str, folder: Path, epochs: int, report: Report) -> Ite
         return
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     for line in done.stdout.splitlines():
-        told = json.loads(line)
-        yield told["seconds"], told["digest"], told["resident"]
+        seen = json.loads(line)
+        yield seen["seconds"], seen["digest"], seen["resident"]
 
 
-def on_spark(found: Measured, session: SparkSession) -> None:
+def on_spark(measured: Measured, session: SparkSession) -> None:
     """The same in a streaming query."""
-    answers, queue = found.marks or [0] * 99, SimpleQueue[pa.Table]()
-    flow, told = flow_of(found.program, lambda _, table: queue.put(table)), 0
+    answers, queue = measured.marks or [0] * 99, SimpleQueue[pa.Table]()
+    flow, digest = flow_of(measured.program, lambda _, table: queue.put(table)), 0
     with flow.start(session, checkpoint=str(harness.folder()), workers=1) as query:
         flow.handle("roots").send(pa.table({"node": [0]}))
         harness.answered(query)
-        for due, (kind, changes, _) in zip(answers, found.graph.epochs(), strict=False):
+        for due, (kind, changes, _) in zip(answers, measured.graph.epochs(), strict=False):
             edges = tables(kind, changes)["edges"]
             began = time.perf_counter()
             flow.handle("edges").send(edges)
             harness.answered(query)
-            found.spark[kind].append(time.perf_counter() - began)
+            measured.spark[kind].append(time.perf_counter() - began)
             while not queue.empty():
-                told = int(np.sum(np.array([told, mark(queue.get())])))
-            assert not found.marks or told == due, f"{found.program}, {kind}: another answer on Spark"
+                digest = int(np.sum(np.array([digest, mark(queue.get())])))
+            assert not measured.marks or digest == due, f"{measured.program}, {kind}: another answer on Spark"
 
 
 def beside_pathway(report: Report, nodes: int, edges: int, updates: int) -> None:
@@ -209,15 +211,15 @@ def beside_pathway(report: Report, nodes: int, edges: int, updates: int) -> None
             held += np.sum([diff, rank * diff], axis=1)
         answers.append(held.tolist())
     del engine
-    told = built.in_pathway("pathway_ranks.py", str(folder), threads=1)
-    assert [[one["nodes"], one["ranks"]] for one in told] == answers, "Pathway answers otherwise"
+    lines = built.in_pathway("pathway_ranks.py", str(folder), threads=1)
+    assert [[one["nodes"], one["ranks"]] for one in lines] == answers, "Pathway answers otherwise"
     case = f"pagerank as Pathway's, R-MAT {nodes:,} / {edges:,}"
-    theirs = [one["seconds"] for one in told]
+    pathway = [one["seconds"] for one in lines]
     for kind, at in ((LOAD, slice(1)), ("1,000 edges come", slice(1, None))):
         report.add(
             f"{case}, {kind}",
             ours=median(seconds[at]),
-            baseline=median(theirs[at]),
+            baseline=median(pathway[at]),
             against="Pathway",
             unit="s",
             aim="" if kind == LOAD else ">=5x",
@@ -236,17 +238,17 @@ def run(quick: bool) -> Report:
     report = Report("engine", "The incremental engine beside its peers", quick=quick)
     cases = ((("uniform", "5k"), tuple(FLOWS)),) if quick else CASES
     with task():
-        found = [
+        results = [
             measure(program, graph_of(*graph), report) for graph, programs in cases for program in programs
         ]
         if not quick:
             session = harness.spark("engine")
             on_spark(Measured("bfs", graph_of("uniform", "5k")), session)  # a JVM that has run before
-            for one in found[: len(FLOWS)]:
+            for one in results[: len(FLOWS)]:
                 if one.program in SPARK:
                     on_spark(one, session)
             session.stop()
-    for one in found:
+    for one in results:
         add(report, one)
     if not quick:
         try:
@@ -254,40 +256,40 @@ def run(quick: bool) -> Report:
         except subprocess.CalledProcessError as error:
             report.note("Pathway was not measured: it could not be installed, or did not run.")
             print(error.stderr, file=sys.stderr)
-    judge(report, found)
+    judge(report, results)
     report.write()
     return report
 
 
-def add(report: Report, found: Measured) -> None:
+def add(report: Report, measured: Measured) -> None:
     """A row for each kind of epoch."""
-    for kind, seconds in found.ours.items():
+    for kind, seconds in measured.ours.items():
         if kind != PROFILED:
-            beside = found.differential[kind]
+            beside = measured.differential[kind]
             report.add(
-                f"{found.program}, {found.graph.name}, {kind}",
+                f"{measured.program}, {measured.graph.name}, {kind}",
                 ours=median(seconds),
                 baseline=median(beside) if beside else None,
                 against="differential" if beside else "",
                 unit="s",
-                scipy=median(found.scipy[kind]),
-                checkpoint=median(found.checkpoint[kind]),
+                scipy=median(measured.scipy[kind]),
+                checkpoint=median(measured.checkpoint[kind]),
                 epochs=len(seconds),
             )
-            if found.spark:
+            if measured.spark:
                 report.add(
-                    f"{found.program}, {found.graph.name}, {kind}, on Spark",
-                    ours=median(found.spark[kind]),
+                    f"{measured.program}, {measured.graph.name}, {kind}, on Spark",
+                    ours=median(measured.spark[kind]),
                     baseline=median(beside) if beside else None,
                     against="differential" if beside else "",
                     unit="s",
-                    scipy=median(found.scipy[kind]),
+                    scipy=median(measured.scipy[kind]),
                     checkpoint="",
                     epochs=len(seconds),
                 )
 
 
-def judge(report: Report, found: Sequence[Measured]) -> None:
+def judge(report: Report, measured: Sequence[Measured]) -> None:
     """What is aimed at, what is so, and where the time goes."""
     rows = [
         [
@@ -299,11 +301,11 @@ def judge(report: Report, found: Sequence[Measured]) -> None:
             _judged(one.over(one.graph.few), 3, "x"),
             _judged(1000 * median(one.spark[ONE]), 225, " ms"),
             _judged(one.size, 200, ""),
-            _judged(one.size, one.theirs, f" to {one.theirs:,.3g}") if one.theirs > 0 else "",
+            _judged(one.size, one.peer_size, f" to {one.peer_size:,.3g}") if one.peer_size > 0 else "",
             f"{one.cost():.3%} {yes_or_no(one.cost() > 0.01)}",
             one.hot,
         ]
-        for one in found
+        for one in measured
     ]
     names = ["aims, and whether they are met", "load <= 3x differential", "few changes <= 3x differential"]
     names += ["1 % <= 1x the load", "one insert <= 75 ms"]
@@ -325,9 +327,9 @@ def main() -> None:
     program, *graph = sys.argv[1:]
     report = Report("engine", "The incremental engine alone", quick=False)
     with task():
-        found = measure(program, graph_of(*graph), report)
-    add(report, found)
-    judge(report, [found])
+        measured = measure(program, graph_of(*graph), report)
+    add(report, measured)
+    judge(report, [measured])
     print(report.markdown())
 
 

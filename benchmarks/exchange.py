@@ -219,17 +219,17 @@ def run(quick: bool) -> Report:
         epochs = 1 + TURN * (2 if quick else 3 if keys > 1_000_000 else 5)
         sides = {name: all_sides[name] for name in ("ours", "by columns", *names)}
         took = measure(spark, sides, draw(keys, rows, epochs))
-        for (mine, how), name in product(((took["ours"], ""), (took["by columns"], ", by columns")), names):
+        for (ours_, how), name in product(((took["ours"], ""), (took["by columns"], ", by columns")), names):
             its = took[name]
             report.add(
                 f"{case}, {rows:,} rows an epoch{how}",
-                ours=median(mine),
+                ours=median(ours_),
                 baseline=median(its),
                 against=name,
                 aim=aim if name == "native" else "",
-                ours_min=min(mine),
+                ours_min=min(ours_),
                 baseline_min=min(its),
-                ours_p95=quantile(mine, 0.95),
+                ours_p95=quantile(ours_, 0.95),
             )
     report.note("Native's state store is the default one, in the JVM's heap, with a change log per epoch.")
     report.write()

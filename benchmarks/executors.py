@@ -81,8 +81,8 @@ def on_executors(report: Report, flows: Mapping[str, Flow], prices: Prices, *, q
         for name, (build, _) in flows.items()
         for count in counts
     }
-    for (kind, count), found in runs.items():
-        for name, run in found.items():
+    for (kind, count), by_name in runs.items():
+        for name, run in by_name.items():
             assert run.results == threads[name].results, f"{name} has another result on {kind}, {count}"
             took, alone = median(run.times[1:]), median(threads[name].times[1:])
             case = f"{name}, {data[name][0].num_rows:,} records, {kind}, {count} executors"

@@ -44,23 +44,23 @@ def posts(draw: np.random.Generator, users: int, tags: int, at: int, count: int)
 def anew(written: pd.DataFrame, follows: pd.DataFrame) -> Counter[tuple[str, int, int, int]]:
     """The curves: tag, k, exposed, adopted."""
     uses = written.groupby(["user", "tag"], as_index=False)["at"].min()
-    theirs = uses.rename(columns={"user": "followed", "at": "used"})
-    seen = follows.merge(theirs, on="followed")
+    others = uses.rename(columns={"user": "followed", "at": "used"})
+    seen = follows.merge(others, on="followed")
     seen["since"] = seen[["edge", "used"]].max(axis=1)
     seen = seen.merge(uses, on=["user", "tag"], how="left")
     seen["adopts"] = seen["at"].notna()
     before = seen[~seen["adopts"] | (seen["since"] < seen["at"])]
     counts = before.groupby(["user", "tag", "adopts"]).size().rename("k").reset_index()
     users = counts.groupby(["tag", "k", "adopts"]).size().unstack(fill_value=0)
-    found = Counter[tuple[str, int, int, int]]()
+    curves = Counter[tuple[str, int, int, int]]()
     for tag, of in users.groupby(level="tag"):
         by_k = of.droplevel("tag")
         by_k = by_k.reindex(range(1, by_k.index.max() + 1), fill_value=0)
         adopted = by_k[True] if True in by_k else 0 * by_k[False]
         exposed = by_k.sum(axis=1)[::-1].cumsum()[::-1]
         rows = zip(by_k.index.tolist(), exposed.tolist(), adopted.tolist(), strict=True)
-        found.update((tag, *row) for row in rows)
-    return found
+        curves.update((tag, *row) for row in rows)
+    return curves
 
 
 def run(quick: bool) -> Report:
@@ -93,11 +93,13 @@ def run(quick: bool) -> Report:
             come = posts(draw, users, tags, 1 + len(written), size)
             table = pa.table({"user": come["user"], "text": "#" + come["tag"], "at": come["at"]})
             edges = follows if kind == LOAD else follows[:0]
-            known = pa.table({"user": edges["user"], "followed": edges["followed"], "at": edges["edge"]})
+            new_follows = pa.table(
+                {"user": edges["user"], "followed": edges["followed"], "at": edges["edge"]}
+            )
             began = process_time()
-            made = engine.epoch(posts=table, follows=known)
+            out = engine.epoch(posts=table, follows=new_follows)
             ours = process_time() - began
-            for change in made:
+            for change in out:
                 for *row, diff in zip(*(column.to_pylist() for column in change.columns), strict=True):
                     now[tuple(row)] += diff
             written = pd.concat([written, come])
@@ -105,9 +107,9 @@ def run(quick: bool) -> Report:
             expected = anew(written, follows)
             took.setdefault(kind, []).append((ours, process_time() - began))
             assert {row: n for row, n in now.items() if n} == expected, f"{kind}: pandas says otherwise"
-    for kind, found in took.items():
-        ours, theirs = (1000 * median(side) for side in zip(*found, strict=True))
-        report.add(kind, ours=ours, baseline=theirs, against="pandas, anew", epochs=len(found))
+    for kind, pairs in took.items():
+        ours, pandas_ = (1000 * median(side) for side in zip(*pairs, strict=True))
+        report.add(kind, ours=ours, baseline=pandas_, against="pandas, anew", epochs=len(pairs))
     few = median(ours for ours, _ in took["1,000 posts"])
     report.note(f"{1_000 / few:,.0f} posts a second of one core, in epochs of 1,000; processor time.")
     report.write()

@@ -192,17 +192,17 @@ class Line(NamedTuple):
 
 
 def _line(benchmark: str, case: str, baselines: dict[str, str]) -> Line:
-    found = _results(benchmark)
-    compared = {row["against"]: row for row in found["rows"] if row["case"] == case}
+    results = _results(benchmark)
+    compared = {row["against"]: row for row in results["rows"] if row["case"] == case}
     figures = {"": next(iter(compared.values()))["ours"]}
     for against, called in baselines.items():
         if against.startswith("case:"):
             other = against.removeprefix("case:")
-            figures[called] = next(row["ours"] for row in found["rows"] if row["case"] == other)
+            figures[called] = next(row["ours"] for row in results["rows"] if row["case"] == other)
         else:
             row = compared.get(against) or next(row for row in compared.values() if against in row["details"])
             figures[called] = row["baseline"] if against in compared else row["details"][against]
-    return Line(figures, compared, found["date"][:10])
+    return Line(figures, compared, results["date"][:10])
 
 
 def costs() -> str:
@@ -280,8 +280,8 @@ def missed() -> str:
     """Every aim that the committed results miss, beside its baselines, as Markdown."""
     rows: dict[tuple[str, str], list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        found = _results(path.stem)
-        for row in found["rows"]:
+        results = _results(path.stem)
+        for row in results["rows"]:
             if row["met"] is not False:
                 continue
             figure = _figure(row["ours"], row["unit"])
@@ -297,8 +297,8 @@ def missed() -> str:
 
 @cache
 def _results(benchmark: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{benchmark}.json").read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads((RESULTS / f"{benchmark}.json").read_text(encoding="utf-8"))
+    return results
 
 
 _UNITS = {"bytes an edge": "B/edge"}
@@ -380,8 +380,8 @@ def cold() -> str:
 
 
 def _alternatives() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else found
+    none: list[dict[str, Any]] = []
+    return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else none
 
 
 # -- scaling -------------------------------------------------------------------------------------------------
@@ -413,9 +413,9 @@ def _scaled() -> dict[tuple[str, int], dict[str, dict[int, dict[str, Any]]]]:
     """
     lines: dict[tuple[str, int, str], dict[int, dict[str, Any]]] = {}
     for row in _results("scaling")["rows"]:
-        if (found := _PREDICTED.fullmatch(row["case"])) and "limit" in row["details"]:
-            key = found[1], int(found[2].replace(",", "")), found[3]
-            lines.setdefault(key, {})[int(found[4])] = row
+        if (parts := _PREDICTED.fullmatch(row["case"])) and "limit" in row["details"]:
+            key = parts[1], int(parts[2].replace(",", "")), parts[3]
+            lines.setdefault(key, {})[int(parts[4])] = row
     by: dict[tuple[str, int], dict[str, dict[int, dict[str, Any]]]] = {}
     for (flow, records, kind), rows in lines.items():
         many = records * max(rows) if kind == "for each" else records
@@ -484,10 +484,10 @@ TABLES = (
 
 def main() -> None:
     """Put the tables into their pages."""
-    for page, begin, made in TABLES:
+    for page, begin, table in TABLES:
         before, rest = page.read_text(encoding="utf-8").split(begin)
         _, after = rest.split(END, 1)
-        page.write_text(f"{before}{begin}{made()}{END}{after}", encoding="utf-8")
+        page.write_text(f"{before}{begin}{table()}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -94,22 +94,22 @@ def ours(folder: str, count: str) -> None:
 def fed(spark: SparkSession, files: Sequence[Path]) -> Iterator[tuple[float, pa.Table]]:
     """Seconds of each epoch, and the components' changes."""
     seen = harness.folder()
-    flow, told = ts.Dataflow("components"), queue.Queue[tuple[int, pa.Table]]()
+    flow, answered = ts.Dataflow("components"), queue.Queue[tuple[int, pa.Table]]()
     edges = flow.files("edges", seen, schema="src long, dst long, diff long").collection(diff="diff")
     components = ts.graphs.connected_components(edges).changes()
-    components.subscribe(lambda epoch, table: told.put((epoch, table)))
+    components.subscribe(lambda epoch, table: answered.put((epoch, table)))
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
-        yield from answers(query, files, seen, told)
+        yield from answers(query, files, seen, answered)
 
 
 def answers(
-    query: ts.Query, files: Sequence[Path], seen: Path, told: queue.Queue[tuple[int, pa.Table]]
+    query: ts.Query, files: Sequence[Path], seen: Path, answered: queue.Queue[tuple[int, pa.Table]]
 ) -> Iterator[tuple[float, pa.Table]]:
     """Seconds of each epoch, which a file in the folder `seen` begins, and what the query told of it."""
     for path in files:
         began = time.perf_counter()
         os.link(path, seen / path.name)
-        while (answer := _taken(told)) is None:
+        while (answer := _taken(answered)) is None:
             if not query.is_active:
                 raise query.exception() or RuntimeError("the query has ended")
         epoch, changes = answer
@@ -117,10 +117,10 @@ def answers(
         yield time.perf_counter() - began, changes
 
 
-def _taken(told: queue.Queue[tuple[int, pa.Table]]) -> tuple[int, pa.Table] | None:
+def _taken(answered: queue.Queue[tuple[int, pa.Table]]) -> tuple[int, pa.Table] | None:
     """What comes next; None after a second. To look for it often would cost what is measured a core."""
     try:
-        return told.get(timeout=1)
+        return answered.get(timeout=1)
     except queue.Empty:
         return None
 
@@ -173,7 +173,7 @@ SIDES: Mapping[str, Callable[[Path, int], list[str]]] = {
 
 def measure(name: str, folder: Path, kinds: Sequence[str]) -> Measured:
     """Runs a side over the first epochs of a trace."""
-    found = Measured()
+    measured = Measured()
     command = SIDES[name](folder, len(kinds))
     env = os.environ | {"TRACE": str(folder), "EPOCHS": str(len(kinds)), "SPARK_LOCAL_IP": "127.0.0.1"}
     with (
@@ -186,17 +186,19 @@ def measure(name: str, folder: Path, kinds: Sequence[str]) -> Measured:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith('{"seconds"'):
-                told = json.loads(line)
-                found.seconds.setdefault(kinds[len(found.answers)], []).append(told["seconds"])
-                found.answers.append((told["components"], told["checksum"]))
-        if process.wait() or len(found.answers) < len(kinds):
+                row = json.loads(line)
+                measured.seconds.setdefault(kinds[len(measured.answers)], []).append(row["seconds"])
+                measured.answers.append((row["components"], row["checksum"]))
+        if process.wait() or len(measured.answers) < len(kinds):
             errors.seek(0)
-            msg = f"{name} ended after {len(found.answers)} of {len(kinds)} epochs:\n{errors.read()[-4000:]}"
+            msg = (
+                f"{name} ended after {len(measured.answers)} of {len(kinds)} epochs:\n{errors.read()[-4000:]}"
+            )
             raise RuntimeError(msg)
     parts = ("driver", "JVM", "Python workers")
     samples = [{part: sample[part] for part in parts} for sample in resources.samples]
-    found.memory = max(samples, key=lambda sample: sum(sample.values()), default=dict.fromkeys(parts, 0.0))
-    return found
+    measured.memory = max(samples, key=lambda sample: sum(sample.values()), default=dict.fromkeys(parts, 0.0))
+    return measured
 
 
 # -- the report ----------------------------------------------------------------------------------------------
@@ -207,10 +209,10 @@ def compare(report: Report, graph: str, size: str, rounds: Mapping[str, int]) ->
     nodes, edges = SIZES[size]
     folder = harness.folder()
     kinds = trace.write(folder, graph, nodes, edges, rounds["ours"])
-    found: dict[str, Measured] = {}
+    sides: dict[str, Measured] = {}
     for name, count in rounds.items():
         try:
-            found[name] = measure(name, folder, kinds[: 1 + count * len(trace.KINDS)])
+            sides[name] = measure(name, folder, kinds[: 1 + count * len(trace.KINDS)])
         except (OSError, subprocess.CalledProcessError) as error:
             if name != "differential":
                 raise
@@ -218,13 +220,13 @@ def compare(report: Report, graph: str, size: str, rounds: Mapping[str, int]) ->
             report.note(f"{graph}, {size}: differential was not measured, {reason}.")
             print(getattr(error, "stderr", b"").decode(), file=sys.stderr)
             continue
-        due = found["ours"].answers[: len(found[name].answers)]
-        assert found[name].answers == due, f"{graph}, {size}: {name} has other components"
+        due = sides["ours"].answers[: len(sides[name].answers)]
+        assert sides[name].answers == due, f"{graph}, {size}: {name} has other components"
     shutil.rmtree(folder)
-    mine = found.pop("ours")
+    ours = sides.pop("ours")
     case = f"{graph} {nodes:,} / {edges:,}"
-    for kind, seconds in mine.seconds.items():
-        for name, side in found.items():
+    for kind, seconds in ours.seconds.items():
+        for name, side in sides.items():
             report.add(
                 f"{case}, {kind}",
                 ours=median(seconds),
@@ -235,8 +237,8 @@ def compare(report: Report, graph: str, size: str, rounds: Mapping[str, int]) ->
                 epochs=len(seconds),
                 baseline_epochs=len(side.seconds[kind]),
             )
-    for name, side in found.items():
-        total, parts = sum(mine.memory.values()), mine.memory.items()
+    for name, side in sides.items():
+        total, parts = sum(ours.memory.values()), ours.memory.items()
         report.add(
             f"{case}, peak memory",
             ours=total * 2**20 / edges,
@@ -245,10 +247,10 @@ def compare(report: Report, graph: str, size: str, rounds: Mapping[str, int]) ->
             unit="bytes an edge",
             aim="<=200" if size == "1m" else "",
             note=", ".join(f"{part} {mb * 2**20 / edges:,.0f}" for part, mb in parts),
-            epochs=len(mine.answers),
+            epochs=len(ours.answers),
             baseline_epochs=len(side.answers),
         )
-    return {"ours": mine, **found}
+    return {"ours": ours, **sides}
 
 
 def run(quick: bool) -> Report:
@@ -259,7 +261,7 @@ def run(quick: bool) -> Report:
     large = {"ours": 4, "scipy": 4, "differential": 4, "foreachBatch": 1, "GraphX": 1}
     sizes = {"20k": few} if quick else {"100k": small, "1m": large}
     graphs = ["R-MAT"] if quick else list(trace.GRAPHS)
-    found = {
+    compared = {
         (graph, size): compare(report, graph, size, rounds)
         for size, rounds in sizes.items()
         for graph in graphs
@@ -270,7 +272,7 @@ def run(quick: bool) -> Report:
         figure.clear()
         grid = figure.subplots(len(sizes), len(graphs), squeeze=False, sharey=True)
         colours = [OURS, "#333333", "#8c8c8c", "#d9822b", BASELINE, "#d8d8d8"]
-        for one, ((graph, size), sides) in zip(grid.flat, found.items(), strict=True):
+        for one, ((graph, size), sides) in zip(grid.flat, compared.items(), strict=True):
             for at, (name, side) in enumerate(sides.items()):
                 shown = [median(seconds) for seconds in side.seconds.values()]
                 place = [kind + 0.14 * at for kind in range(len(shown))]
@@ -294,12 +296,14 @@ def main() -> None:
     folder = harness.folder()
     kinds = trace.write(folder, args.graph, *SIZES[args.size], args.rounds)
     for name in args.side:
-        found = measure(name, folder, kinds)
+        measured = measure(name, folder, kinds)
         print(f"{name}, {args.graph} {args.size}")
-        for kind, seconds in found.seconds.items():
+        for kind, seconds in measured.seconds.items():
             print(f"  {kind}: {median(seconds):.3f} s of {', '.join(f'{one:.3f}' for one in seconds)}")
-        print(f"  components and checksum at the end: {found.answers[-1]}")
-        print(f"  peak MB: {', '.join(f'{part} {mb:.0f}' for part, mb in found.memory.items())}", flush=True)
+        print(f"  components and checksum at the end: {measured.answers[-1]}")
+        print(
+            f"  peak MB: {', '.join(f'{part} {mb:.0f}' for part, mb in measured.memory.items())}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Report:
         text = self.markdown()
         print(text, flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        found = {
+        content = {
             "name": self.name,
             "title": self.title,
             "quick": self.quick,
@@ -122,7 +122,7 @@ class Report:
             "tables": self.tables,
             "plots": self.plots,
         }
-        text_json = json.dumps(_plain(found), indent=1)
+        text_json = json.dumps(_plain(content), indent=1)
         (self.folder / f"{self.name}.json").write_text(text_json + "\n", encoding="utf-8")
         (self.folder / f"{self.name}.md").write_text(text, encoding="utf-8")
 
@@ -175,12 +175,12 @@ def _ratio(ours: float, baseline: float | None, unit: str) -> float | None:
 
 def met(aim: str, ours: float, ratio: float | None) -> bool | None:
     """Whether an aim is met; None where a machine cannot tell."""
-    found = _AIM.match(aim)
-    if found is None or (found[3] and ratio is None):
+    parts = _AIM.match(aim)
+    if parts is None or (parts[3] and ratio is None):
         return None
-    value, bound = (ratio if found[3] and ratio is not None else ours), float(found[2])
+    value, bound = (ratio if parts[3] and ratio is not None else ours), float(parts[2])
     tests = {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}
-    return tests.get(found[1], value == bound)
+    return tests.get(parts[1], value == bound)
 
 
 # -- text ----------------------------------------------------------------------------------------------------
@@ -231,19 +231,19 @@ def _plain(value: Any) -> Any:
 
 def median(values: Iterable[float]) -> float:
     """The median; NaN of nothing."""
-    found = list(values)
-    return statistics.median(found) if found else math.nan
+    listed = list(values)
+    return statistics.median(listed) if listed else math.nan
 
 
 def quantile(values: Iterable[float], q: float) -> float:
     """The q-quantile, between the two nearest values; NaN of nothing."""
-    found = sorted(values)
-    if not found:
+    ordered = sorted(values)
+    if not ordered:
         return math.nan
-    at = q * (len(found) - 1)
+    at = q * (len(ordered) - 1)
     low = math.floor(at)
-    high = min(low + 1, len(found) - 1)
-    return found[low] + (found[high] - found[low]) * (at - low)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -336,9 +336,9 @@ def timed(
 
     def call(*args: Any, **options: Any) -> Any:
         began = clock()
-        found = function(*args, **options)
+        result = function(*args, **options)
         times.append(per_second * (clock() - began))
-        return found
+        return result
 
     with mock.patch.object(owner, name, call):
         yield times

@@ -111,14 +111,14 @@ def ours(
     spark: SparkSession, files: Sequence[Path], build: Callable[[ts.Collection], ts.Collection]
 ) -> Iterator[Told]:
     """Of each epoch, in a query of its own."""
-    seen, told = harness.folder(), Queue[tuple[int, pa.Table]]()
+    seen, answered = harness.folder(), Queue[tuple[int, pa.Table]]()
     flow = ts.Dataflow("kernel")
     edges = flow.files("edges", seen, schema="src long, dst long, diff long", files_per_epoch=1)
     changes = build(edges.collection(diff="diff")).changes()
-    changes.subscribe(lambda epoch, table: told.put((epoch, table)))
+    changes.subscribe(lambda epoch, table: answered.put((epoch, table)))
     sums = np.zeros(3)
     with flow.start(spark, checkpoint=str(harness.folder()), workers=2) as query:
-        for seconds, table in graphs.answers(query, files, seen, told):
+        for seconds, table in graphs.answers(query, files, seen, answered):
             node, value, diff = (column.to_numpy().astype(np.float64) for column in table.columns)
             sums += [diff.sum(), ((node % 1009 + 1) * value * diff).sum(), (value * diff).sum()]
             yield seconds, round(sums[0]), sums[1], sums[2]
@@ -127,7 +127,7 @@ def ours(
 def graphx(folder: Path, kernels: Sequence[str], epochs: int) -> dict[str, list[Told]]:
     """Of each kernel and epoch, in a JVM of its own."""
     command = graphs.graphx(folder, epochs, "kernels.scala")
-    told: dict[str, list[Told]] = {kernel: [] for kernel in kernels}
+    answers_of: dict[str, list[Told]] = {kernel: [] for kernel in kernels}
     env = os.environ | {"TRACE": str(folder), "EPOCHS": str(epochs), "KERNELS": " ".join(kernels)}
     env["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryFile("w+") as errors:
@@ -137,15 +137,13 @@ def graphx(folder: Path, kernels: Sequence[str], epochs: int) -> dict[str, list[
         )  # fmt: skip
         for line in done.stdout.splitlines():
             if line.startswith('{"kernel"'):
-                found = json.loads(line)
-                told[found["kernel"]].append(
-                    (found["seconds"], found["nodes"], found["digest"], found["total"])
-                )
-        if any(len(answers) < epochs for answers in told.values()):
+                row = json.loads(line)
+                answers_of[row["kernel"]].append((row["seconds"], row["nodes"], row["digest"], row["total"]))
+        if any(len(answers) < epochs for answers in answers_of.values()):
             errors.seek(0)
             msg = f"GraphX ended early:\n{done.stdout[-2000:]}\n{errors.read()[-4000:]}"
             raise RuntimeError(msg)
-    return told
+    return answers_of
 
 
 def agree(kernel: str, one: Told, other: Told, tolerance: float) -> bool:
@@ -164,26 +162,26 @@ def run(quick: bool) -> Report:
     files = write(folder, nodes, edges, EPOCHS)
     spark = harness.spark("kernels", confs={"spark.driver.memory": "4g"})
     small = write(harness.folder(), 500, 2_000, 1)
-    mine: dict[str, list[Told]] = {}
+    own: dict[str, list[Told]] = {}
     for kernel, (build, _) in KERNELS.items():
-        if not mine:
+        if not own:
             list(ours(spark, small, build))
-        mine[kernel] = list(ours(spark, files, build))
-        print(kernel, *(f"{told[0]:.2f}" for told in mine[kernel]), flush=True)
+        own[kernel] = list(ours(spark, files, build))
+        print(kernel, *(f"{epochs[0]:.2f}" for epochs in own[kernel]), flush=True)
     spark.stop()
-    theirs: Mapping[str, list[Told]] = {} if quick else graphx(folder, list(KERNELS), 2)
-    for kernel, told in mine.items():
-        other = theirs.get(kernel, [])
-        for epoch, pair in enumerate(zip(told, other, strict=False)):
+    baselines: Mapping[str, list[Told]] = {} if quick else graphx(folder, list(KERNELS), 2)
+    for kernel, epochs in own.items():
+        other = baselines.get(kernel, [])
+        for epoch, pair in enumerate(zip(epochs, other, strict=False)):
             assert agree(kernel, *pair, KERNELS[kernel][1]), f"{kernel}, epoch {epoch}: {pair}"
         for kind, at in ((LOAD, slice(1)), (FEW, slice(1, None))):
             report.add(
                 f"{kernel.replace(':', ' ')}, R-MAT {nodes:,} / {edges:,}, {kind}",
-                ours=median(one[0] for one in told[at]),
+                ours=median(one[0] for one in epochs[at]),
                 baseline=median(one[0] for one in other[at]) if other else None,
                 against="GraphX, anew" if other else "",
                 unit="s",
-                epochs=len(told[at]),
+                epochs=len(epochs[at]),
                 baseline_epochs=len(other[at]),
             )
     report.write()
@@ -194,10 +192,10 @@ def main() -> None:
     """Some kernels on the small graph: `python -m benchmarks.kernels BFS WCC`."""
     folder = harness.folder()
     files = write(folder, *QUICK, EPOCHS)
-    theirs = graphx(folder, sys.argv[1:], 2)
+    baselines = graphx(folder, sys.argv[1:], 2)
     spark = harness.spark("kernels")
     for kernel in sys.argv[1:]:
-        pairs = list(zip(ours(spark, files, KERNELS[kernel][0]), theirs[kernel], strict=False))
+        pairs = list(zip(ours(spark, files, KERNELS[kernel][0]), baselines[kernel], strict=False))
         print(kernel, [agree(kernel, *pair, KERNELS[kernel][1]) for pair in pairs], pairs, flush=True)
 
 

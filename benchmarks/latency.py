@@ -134,14 +134,14 @@ class Side:
         """Of each measured file: (seconds since the first, seconds until its epoch was committed)."""
         newest = self.session.read.format("delta").load(str(self.table)).groupBy("epoch").agg({"file": "max"})
         last = sorted((row[1], row[0]) for row in newest.collect())
-        found, at = [], 0
+        points, at = [], 0
         for number in self.measured:
             while last[at][0] < number:
                 at += 1
             arrived = self.feed.arrived[number]
             since = arrived - self.feed.arrived[self.measured[0]]
-            found.append((since, self.commits[last[at][1]] - arrived))
-        return found
+            points.append((since, self.commits[last[at][1]] - arrived))
+        return points
 
 
 class Ours(Side):
@@ -180,18 +180,18 @@ def run(quick: bool) -> Report:
     plain = Plain(session)
     plain.warm(2 if quick else 20)
     plain_taken = plain.steady(seconds[1])
-    mine, theirs = ours.latencies(), plain.latencies()
+    own, baseline = ours.latencies(), plain.latencies()
     for name, q in QUANTILES.items():
         report.add(
             f"latency, {name}",
-            ours=1000 * quantile([ms for _, ms in mine], q),
-            baseline=1000 * quantile([ms for _, ms in theirs], q),
+            ours=1000 * quantile([ms for _, ms in own], q),
+            baseline=1000 * quantile([ms for _, ms in baseline], q),
             against="plain streaming query",
         )
-    for who, found, side in (("ours", mine, ours), ("the plain query", theirs, plain)):
-        report.note(f"{who}: {len(found)} files in {_epochs(side)} epochs.")
+    for who, points, side in (("ours", own, ours), ("the plain query", baseline, plain)):
+        report.note(f"{who}: {len(points)} files in {_epochs(side)} epochs.")
     _growth(report, taken, plain_taken, ours)
-    report.plot("latency", lambda axes: _draw_latency(axes, mine, theirs))
+    report.plot("latency", lambda axes: _draw_latency(axes, own, baseline))
     report.plot("growth", lambda axes: _draw_growth(axes, taken), size=(7, 7))
     report.write()
     session.stop()
@@ -206,26 +206,26 @@ def _epochs(side: Side) -> int:
 def _growth(report: Report, taken: Resources, plain: Resources, ours: Side) -> None:
     for name in (*MEMORY, *FILES):
         growth, level = taken.growth(name)
-        theirs, their_level = plain.growth(name)
+        baseline, their_level = plain.growth(name)
         unit = "MB" if name in MEMORY else "files"
         percent = 100 * growth / level if level else 0.0
-        of_theirs = "" if not their_level else f"; plain query: {theirs:+.1f} at {their_level:.0f}"
+        of_theirs = "" if not their_level else f"; plain query: {baseline:+.1f} at {their_level:.0f}"
         report.add(
             f"growth of {name}", ours=percent, unit="%/min", aim="" if report.quick else "<=3",
             note=f"{growth:+.1f} {unit}/min at {level:.0f} {unit}{of_theirs}",
         )  # fmt: skip
     for name in ("source's log", "table"):
-        (growth, _), (theirs, _) = taken.growth(name), plain.growth(name)
-        report.note(f"Files of the {name}: {growth:+.0f} per minute, the plain query's {theirs:+.0f}.")
+        (growth, _), (baseline, _) = taken.growth(name), plain.growth(name)
+        report.note(f"Files of the {name}: {growth:+.0f} per minute, the plain query's {baseline:+.0f}.")
     if report.quick:
         report.note(
             f"{len(ours.commits)} epochs are too few for growth to mean anything; the full run tells."
         )
 
 
-def _draw_latency(axes: Any, ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:
-    for name, found, colour in (("plain query", theirs, BASELINE), ("ours", ours, OURS)):
-        axes.plot(*zip(*found, strict=True), ".", color=colour, label=name, markersize=4)
+def _draw_latency(axes: Any, ours: list[tuple[float, float]], baseline: list[tuple[float, float]]) -> None:
+    for name, points, colour in (("plain query", baseline, BASELINE), ("ours", ours, OURS)):
+        axes.plot(*zip(*points, strict=True), ".", color=colour, label=name, markersize=4)
     axes.set_xlabel("arrival, seconds")
     axes.set_ylabel("seconds until the commit")
     axes.set_ylim(bottom=0)

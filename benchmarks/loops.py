@@ -178,7 +178,7 @@ def as_flow(
     session: SparkSession, flow: ts.Dataflow, data: list[pa.Table], *, workers: int = 2, **start: Any
 ) -> Run:
     """Epoch by epoch, each after the one before is released."""
-    found = Run()
+    run_ = Run()
     source = next(iter(flow.compile(1).sources))
     checkpoint = str(harness.folder() / "checkpoint")
     with flow.start(session, checkpoint=checkpoint, workers=workers, **start) as query:
@@ -187,27 +187,27 @@ def as_flow(
             before, began = query.rounds, clock.perf_counter()
             flow.handle(source).send(table)
             harness.answered(query, "out")
-            found.times.append(1000 * (clock.perf_counter() - began))
-            found.processor.append(1000 * (python_seconds() - taken))
-            found.rounds = query.rounds - before
+            run_.times.append(1000 * (clock.perf_counter() - began))
+            run_.processor.append(1000 * (python_seconds() - taken))
+            run_.rounds = query.rounds - before
         epochs = (rows for rows in query.captured("out").rows().values() if rows)
-        found.results = list(epochs)
-    return found
+        run_.results = list(epochs)
+    return run_
 
 
 def as_jobs(session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]) -> Run:
-    found = Run()
+    run_ = Run()
     for table in data:
         began = clock.perf_counter()
-        found.note(began, loop(session.createDataFrame(table)).toArrow())
-    return found
+        run_.note(began, loop(session.createDataFrame(table)).toArrow())
+    return run_
 
 
 def in_foreach_batch(
     session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]
 ) -> Run:
     """A file per epoch; the loop runs inside foreachBatch."""
-    found, done = Run(), threading.Semaphore(0)
+    run_, done = Run(), threading.Semaphore(0)
     folder = harness.folder()
     results: list[pa.Table] = []
 
@@ -228,16 +228,16 @@ def in_foreach_batch(
             while not done.acquire(timeout=1):
                 if not query.isActive:
                     raise RuntimeError(query.exception())
-            found.note(began, results[-1])
+            run_.note(began, results[-1])
     finally:
         query.stop()
-    return found
+    return run_
 
 
 def one_round_each() -> dict[str, Any]:
     """What `start` takes for a micro-batch per round, if it knows anything else."""
-    known = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
-    return {"rounds_per_batch": 1} if known else {}
+    has_argument = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
+    return {"rounds_per_batch": 1} if has_argument else {}
 
 
 def compare(
@@ -252,9 +252,9 @@ def compare(
     for name, loop in by_hand.items():
         kind = in_foreach_batch if name == "foreachBatch" else as_jobs
         runs[name] = kind(session, data, loop)
-    for name, found in runs.items():
-        assert found.results == runs["ours"].results, f"{name} has another result"
-        del found.times[0]
+    for name, other in runs.items():
+        assert other.results == runs["ours"].results, f"{name} has another result"
+        del other.times[0]
     return runs
 
 
@@ -268,46 +268,46 @@ def loops(iterations: tuple[int, ...], length: int, deep: int) -> Loops:
     def both(loop: Callable[..., Any], **more: Callable[..., Any]) -> dict[str, Any]:
         return {"foreachBatch": loop, "batch jobs": loop, **more}
 
-    found: Loops = {}
+    cases: Loops = {}
     for count in iterations:
         by_hand = both(partial(barriers_by_hand, iterations=count))
         if count <= 20:  # as far as anybody would write them as one
             by_hand["one plan"] = partial(barriers_by_hand, iterations=count, pinned=False)
-        found[f"{count} barriers"] = count, partial(barriers, count), vector, by_hand
-    found[f"{length} hops"] = length, hops, partial(path, length), both(hops_by_hand)
+        cases[f"{count} barriers"] = count, partial(barriers, count), vector, by_hand
+    cases[f"{length} hops"] = length, hops, partial(path, length), both(hops_by_hand)
     nest = both(partial(nested_by_hand, iterations=deep))
-    found[f"nested, {deep} x {deep + 1}"] = deep * (deep + 1), partial(nested, deep), vector, nest
-    return found
+    cases[f"nested, {deep} x {deep + 1}"] = deep * (deep + 1), partial(nested, deep), vector, nest
+    return cases
 
 
 def rows(report: Report, name: str, iterations: int, runs: dict[str, Run]) -> None:
     ours, aims = runs["ours"], {"foreachBatch": "<=60"}
     if ours.rounds == iterations:  # else rounds cost less because they are fewer
         aims["a round per micro-batch"] = ">=3x"
-    for way, found in runs.items():
+    for way, other in runs.items():
         if way != "ours":
             report.add(
                 f"{name}, each",
                 ours=median(ours.times) / iterations,
-                baseline=median(found.times) / iterations,
+                baseline=median(other.times) / iterations,
                 against=way,
                 aim=aims.get(way, ">=1x"),
                 rounds=ours.rounds,
                 least=min(ours.times) / iterations,
-                least_of_baseline=min(found.times) / iterations,
+                least_of_baseline=min(other.times) / iterations,
             )
     if iterations >= 100:
-        theirs = runs["foreachBatch"].times
+        in_batches = runs["foreachBatch"].times
         report.add(
             f"{name}, all",
             ours=median(ours.times) / 1000,
-            baseline=median(theirs) / 1000,
+            baseline=median(in_batches) / 1000,
             against="foreachBatch",
             unit="s",
             aim="<=8",
             rounds=ours.rounds,
             least=min(ours.times) / 1000,
-            least_of_baseline=min(theirs) / 1000,
+            least_of_baseline=min(in_batches) / 1000,
         )
 
 
@@ -322,7 +322,7 @@ def run(quick: bool) -> Report:
     for name, (iterations, build, data, by_hand) in cases.items():
         runs = compare(session, build, [data(epoch) for epoch in range(2 if quick else 3)], by_hand)
         rows(report, name, iterations, runs)
-        bars[name] = {way: median(found.times) / iterations for way, found in runs.items()}
+        bars[name] = {way: median(each.times) / iterations for way, each in runs.items()}
 
     def draw(axes: Any) -> None:
         ways = list(dict.fromkeys(way for by in bars.values() for way in by))

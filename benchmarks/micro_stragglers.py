@@ -85,7 +85,7 @@ def computing(*, on: bool) -> Iterator[None]:
 
 def swaps(kind: type[Peers], times: int, *, beside: bool = False) -> list[float]:
     """Milliseconds of each swap of two processes."""
-    ours, theirs = multiprocessing.Pipe()
+    ours, child_end = multiprocessing.Pipe()
 
     def work(rank: int, pipe: Any) -> list[float]:
         took, table = list[float](), pa.table([[os.urandom(BYTES)]], schema=SCHEMA)
@@ -104,7 +104,7 @@ def swaps(kind: type[Peers], times: int, *, beside: bool = False) -> list[float]
     child = os.fork()
     if child == 0:
         with suppress(Exception):
-            work(1, theirs)
+            work(1, child_end)
         os._exit(0)
     took = work(0, ours)
     os.waitpid(child, 0)
@@ -113,7 +113,7 @@ def swaps(kind: type[Peers], times: int, *, beside: bool = False) -> list[float]
 
 def collections(times: int, *, frozen: bool) -> list[float]:
     """Milliseconds of each full collection after a task, in a process of its own."""
-    ours, theirs = multiprocessing.Pipe()
+    ours, child_end = multiprocessing.Pipe()
 
     def work() -> None:
         for name in IMPORTED:
@@ -126,7 +126,7 @@ def collections(times: int, *, frozen: bool) -> list[float]:
             began = time.perf_counter()
             gc.collect()
             took.append(1000 * (time.perf_counter() - began))
-        theirs.send(took)
+        child_end.send(took)
 
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
@@ -137,19 +137,19 @@ def collections(times: int, *, frozen: bool) -> list[float]:
 
 def full_collections(records: int) -> int:
     """How many full collections there are while a worker counts records."""
-    flow, found = ts.Dataflow("counts"), list[int]()
+    flow, seen = ts.Dataflow("counts"), list[int]()
     flow.input("x", "k long").collection().count(keys="k").changes().probe("seen")
     simulation = Simulation(flow)
     simulation.send("x", pa.table({"k": np.arange(records) % (records // 10)}))
 
     def watch(phase: str, about: dict[str, int]) -> None:
         if phase == "start" and about["generation"] == 2:
-            found.append(1)
+            seen.append(1)
 
     gc.callbacks.append(watch)
     simulation.run()
     gc.callbacks.remove(watch)
-    return len(found)
+    return len(seen)
 
 
 def run(quick: bool) -> Report:
@@ -173,10 +173,10 @@ def run(quick: bool) -> Report:
     }
     with neighbour():
         for case, (ours, baseline, against) in measured.items():
-            found = ours(), baseline()
+            pair = ours(), baseline()
             for name, q in (("p50", 0.5), ("p99", 0.99)):
-                mine, theirs = (quantile(each, q) for each in found)
-                report.add(f"{case}: {name}", ours=mine, baseline=theirs, against=against)
+                own, base = (quantile(each, q) for each in pair)
+                report.add(f"{case}: {name}", ours=own, baseline=base, against=against)
         report.add(
             f"full collections while a worker counts {records:,} records",
             ours=full_collections(records),

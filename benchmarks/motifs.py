@@ -70,7 +70,7 @@ def epochs(nodes: int, edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield changes, held
 
 
-def ours(name: str, given: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Epoch]:
+def ours(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Epoch]:
     """By the engine alone."""
     pattern = PATTERNS[name]
     text = "; ".join(
@@ -84,47 +84,47 @@ def ours(name: str, given: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Epoc
     nodes = sorted({end for a, b, _ in pattern for end in (a, b)})
     ts.graphs.motifs(edges, text, where=where).select(*nodes).changes().capture("out")
     engine, sum_ = Engine(flow, 1), 0
-    for changes, _ in given:
+    for changes, _ in epochs_:
         table = pa.table(dict(zip(("src", "dst", "label", "diff"), changes.T, strict=True)))
         began = process_time()
-        made = engine.epoch(edges=table)
+        out = engine.epoch(edges=table)
         seconds = process_time() - began
-        for table in made:
-            *found, diff = (column.to_numpy() for column in table.columns)
-            sum_ += int(np.sum(reduce(mul, (2 * each + 1 for each in found)) % REST * diff))
+        for table in out:
+            *columns, diff = (column.to_numpy() for column in table.columns)
+            sum_ += int(np.sum(reduce(mul, (2 * each + 1 for each in columns)) % REST * diff))
         yield seconds, sum_
 
 
-def joined(name: str, given: list[tuple[np.ndarray, np.ndarray]], spark: SparkSession) -> Iterator[Epoch]:
+def joined(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], spark: SparkSession) -> Iterator[Epoch]:
     """By joins of DataFrames, anew."""
     from pyspark.sql import functions as f
 
     pattern = PATTERNS[name]
     nodes = sorted({end for a, b, _ in pattern for end in (a, b)})
-    for _, held in given:
+    for _, held in epochs_:
         table = pa.table(dict(zip(("src", "dst", "label"), held.T, strict=False)))
         edges = spark.createDataFrame(table).cache()
         edges.count()
-        began, found, known = processor(), None, set[str]()
+        began, rows, bound = processor(), None, set[str]()
         for a, b, label in pattern:
             some = edges if label is None else edges.where(f.col("label") == label)
             some = some.select(f.col("src").alias(a), f.col("dst").alias(b))
-            found = some if found is None else found.join(some, on=[end for end in (a, b) if end in known])
-            known |= {a, b}
+            rows = some if rows is None else rows.join(some, on=[end for end in (a, b) if end in bound])
+            bound |= {a, b}
         mark = reduce(mul, (2 * f.col(node) + 1 for node in nodes)) % REST
-        told = found.select(f.sum(mark)).first()
+        total = rows.select(f.sum(mark)).first()
         seconds = processor() - began
         edges.unpersist()
-        yield seconds, int(told[0] or 0)
+        yield seconds, int(total[0] or 0)
 
 
-def dogs(name: str, given: list[tuple[np.ndarray, np.ndarray]], report: Report) -> Iterator[Epoch]:
+def dogs(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], report: Report) -> Iterator[Epoch]:
     """By dogs^3; nothing without cargo."""
     folder = harness.folder()
-    for number, (changes, _) in enumerate(given):
+    for number, (changes, _) in enumerate(epochs_):
         changes.astype("<i4").tofile(folder / f"{number:04}.bin")
     try:
-        command = [built.rust("motifs", "dogs"), name, str(folder), str(len(given))]
+        command = [built.rust("motifs", "dogs"), name, str(folder), str(len(epochs_))]
     except (OSError, subprocess.CalledProcessError) as error:
         print(getattr(error, "stderr", b"").decode(), file=sys.stderr)
         if not report.notes:
@@ -133,30 +133,30 @@ def dogs(name: str, given: list[tuple[np.ndarray, np.ndarray]], report: Report) 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     shutil.rmtree(folder)
     for line in done.stdout.splitlines():
-        told = json.loads(line)
-        yield told["seconds"], told["digest"]
+        row = json.loads(line)
+        yield row["seconds"], row["digest"]
 
 
 def run(quick: bool) -> Report:
     """All patterns."""
     report = Report("motifs", "Patterns in a graph that changes", quick=quick)
-    given = list(epochs(*(QUICK if quick else SIZE)))
+    epochs_ = list(epochs(*(QUICK if quick else SIZE)))
     session = harness.spark("motifs")
-    for _ in joined("triangles", given[:2], session):  # a JVM that has run before
+    for _ in joined("triangles", epochs_[:2], session):  # a JVM that has run before
         pass
     for name in PATTERNS:
         with task():
-            found = list(ours(name, given))
-        sides = {"DataFrames, anew": list(joined(name, given, session))}
-        if not quick and (beside := list(dogs(name, given, report))):
+            own = list(ours(name, epochs_))
+        sides = {"DataFrames, anew": list(joined(name, epochs_, session))}
+        if not quick and (beside := list(dogs(name, epochs_, report))):
             sides["dogs^3"] = beside
-        for side, told in sides.items():
-            assert [sum_ for _, sum_ in told] == [sum_ for _, sum_ in found], f"{name}: {side} says otherwise"
+        for side, other in sides.items():
+            assert [sum_ for _, sum_ in other] == [sum_ for _, sum_ in own], f"{name}: {side} says otherwise"
             for kind, at in ((LOAD, slice(1)), (FEW, slice(1, None))):
                 report.add(
                     f"{name}, {kind}",
-                    ours=1000 * median([seconds for seconds, _ in found[at]]),
-                    baseline=1000 * median([seconds for seconds, _ in told[at]]),
+                    ours=1000 * median([seconds for seconds, _ in own[at]]),
+                    baseline=1000 * median([seconds for seconds, _ in other[at]]),
                     against=side,
                 )
     session.stop()

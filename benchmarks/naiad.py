@@ -25,30 +25,30 @@ class Results:
     """The rows of other benchmarks, by case."""
 
     def __init__(self, report: Report, *, quick: bool) -> None:
-        self.report, self.quick, self.found = report, quick, dict[str, dict[str, dict[str, Any]]]()
+        self.report, self.quick, self.by_benchmark = report, quick, dict[str, dict[str, dict[str, Any]]]()
 
     def rows(self, name: str) -> dict[str, dict[str, Any]]:
         """The rows of a benchmark, which is run if it has no results."""
-        if name not in self.found:
+        if name not in self.by_benchmark:
             path = self.report.folder / f"{name}.json"
             if not path.exists():
                 importlib.import_module(f"benchmarks.{name}").run(self.quick)
-            found = json.loads(path.read_text(encoding="utf-8"))
-            self.found[name] = {row["case"]: row for row in found["rows"]}
-            self.report.note(f"{name}: measured {found['date'][:16]}, commit {found['commit']}.")
-        return self.found[name]
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self.by_benchmark[name] = {row["case"]: row for row in content["rows"]}
+            self.report.note(f"{name}: measured {content['date'][:16]}, commit {content['commit']}.")
+        return self.by_benchmark[name]
 
     def by_workers(self, workload: str, size: str) -> dict[int, float]:
         """Predicted seconds by the number of workers, of the largest input of a workload."""
         pattern = re.compile(rf"{workload}, ([\d,]+) records {size}, (\d+) workers, predicted")
         cases = [
-            (found, row) for case, row in self.rows("scaling").items() if (found := pattern.fullmatch(case))
+            (parts, row) for case, row in self.rows("scaling").items() if (parts := pattern.fullmatch(case))
         ]
-        sizes = {int(found[1].replace(",", "")) for found, _ in cases}
+        sizes = {int(parts[1].replace(",", "")) for parts, _ in cases}
         return {
-            int(found[2]): row["ours"]
-            for found, row in cases
-            if int(found[1].replace(",", "")) == max(sizes, default=0)
+            int(parts[2]): row["ours"]
+            for parts, row in cases
+            if int(parts[1].replace(",", "")) == max(sizes, default=0)
         }
 
     def value(self, name: str, case: str, key: str = "ours") -> float:
@@ -87,12 +87,12 @@ def figures(results: Results) -> list[tuple[str, str, str, Bars]]:
     value, by_workers = results.value, results.by_workers
 
     def times(workload: str, size: str) -> Bars:
-        found = by_workers(workload, size)
-        one = found.pop(1)
+        seconds = by_workers(workload, size)
+        one = seconds.pop(1)
         strong = size == "in all"
         return [
             (f"{workload}, {n} workers", one / took if strong else took / one, PREDICTED)
-            for n, took in sorted(found.items())
+            for n, took in sorted(seconds.items())
             if n <= COMPUTERS
         ]
 

@@ -42,8 +42,8 @@ def core(edges: ts.Collection) -> ts.Collection:
     def peel(left: ts.Collection) -> ts.Collection:
         degrees = left.count("degree", keys="src").where(pc.field("degree") >= CORE)
         many = degrees.select(node="src").consolidate().arrange("node")  # a degree that stays enough is none
-        kept = both.semijoin(many, left="src", right="node", unique=True)
-        return kept.semijoin(many, left="dst", right="node", unique=True)
+        inside = both.semijoin(many, left="src", right="node", unique=True)
+        return inside.semijoin(many, left="dst", right="node", unique=True)
 
     return both.iterate(peel).count("degree", keys="src")
 
@@ -156,10 +156,10 @@ def _ranks(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
 def _core(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
     while True:
         degree = np.bincount(src, minlength=nodes) + np.bincount(dst, minlength=nodes)
-        kept = (degree[src] >= CORE) & (degree[dst] >= CORE)
-        if kept.all():
+        inside = (degree[src] >= CORE) & (degree[dst] >= CORE)
+        if inside.all():
             return np.where(degree > 0, degree, -1)
-        src, dst = src[kept], dst[kept]
+        src, dst = src[inside], dst[inside]
 
 
 def _triangles(src: np.ndarray, dst: np.ndarray, nodes: int) -> int:
@@ -193,6 +193,6 @@ def _landmarks(src: np.ndarray, dst: np.ndarray, nodes: int) -> int:
 
 
 def _touched(src: np.ndarray, dst: np.ndarray, nodes: int) -> np.ndarray:
-    found = np.zeros(nodes, bool)
-    found[src] = found[dst] = True
-    return found
+    touched = np.zeros(nodes, bool)
+    touched[src] = touched[dst] = True
+    return touched

@@ -61,17 +61,17 @@ class Traffic:
 
     def watch(self, simulation: Simulation) -> None:
         def seen(batch: int, _worker: int, _state: Any, rows: pa.Table, header: Header, *after: Any) -> None:
-            made = after[-1]
+            sent_rows = after[-1]
             while len(self.raw) <= batch:
                 for counts in (self.updates, self.raw, self.sent, self.headers):
                     counts.append(0)
             came = wire.only(rows, Message, InputBatch).num_rows
-            ((_, report),) = wire.read(made, wire.Report)
-            stats, left = report.stats, wire.only(made, Message).num_rows
-            told = stats.get("notifications", 0)
+            ((_, report),) = wire.read(sent_rows, wire.Report)
+            stats, left = report.stats, wire.only(sent_rows, Message).num_rows
+            notified = stats.get("notifications", 0)
             # sent away, come in, delivered here: each was counted up once, and down once
-            here = max(0, stats.get("steps", 0) - told - came)
-            self.raw[batch] += left + came + 2 * here + 2 * told
+            here = max(0, stats.get("steps", 0) - notified - came)
+            self.raw[batch] += left + came + 2 * here + 2 * notified
             self.updates[batch] += len(report.deltas)
             self.sent[batch] += len(json.dumps(report.deltas, separators=(",", ":")))
             self.headers[batch] += len(header.encode())
@@ -108,36 +108,36 @@ def traffic(report: Report, *, quick: bool) -> None:
     for name, (build, source, data) in flows(quick=quick).items():
         lines[name] = {}
         for count in workers:
-            simulation, found = Simulation(build(), workers=count), Traffic()
-            found.watch(simulation)
+            simulation, counts = Simulation(build(), workers=count), Traffic()
+            counts.watch(simulation)
             simulation.send(source, data)
             simulation.run()
-            lines[name][count] = found
+            lines[name][count] = counts
             if count not in {8, workers[-1]}:
                 continue
             rounds = simulation.rounds
             report.add(
                 f"traffic: {name}, {count} workers",
-                ours=sum(found.sent) / rounds,
-                baseline=found.raw_bytes / rounds,
+                ours=sum(counts.sent) / rounds,
+                baseline=counts.raw_bytes / rounds,
                 against="each event by itself",
                 unit="bytes/round",
                 aim=">=1x",
                 rounds=rounds,
-                updates=sum(found.updates) / rounds,
-                raw=sum(found.raw) / rounds,
-                headers=sum(found.headers) / rounds,
-                records=found.records / rounds,
+                updates=sum(counts.updates) / rounds,
+                raw=sum(counts.raw) / rounds,
+                headers=sum(counts.headers) / rounds,
+                records=counts.records / rounds,
             )
 
     def draw(axes: Any) -> None:
         axes.figure.clear()
         for at, (name, by) in zip(axes.figure.subplots(1, 3), lines.items(), strict=True):
             for label, colour, size in (
-                ("each event by itself", BASELINE, lambda found: found.raw_bytes),
-                ("net, per round", OURS, lambda found: sum(found.sent)),
+                ("each event by itself", BASELINE, lambda counts: counts.raw_bytes),
+                ("net, per round", OURS, lambda counts: sum(counts.sent)),
             ):
-                at.loglog(list(by), [size(found) for found in by.values()], "o-", color=colour, label=label)
+                at.loglog(list(by), [size(counts) for counts in by.values()], "o-", color=colour, label=label)
             at.set(title=name, xlabel="workers", ylabel="bytes of progress")
         at.legend()
 
@@ -231,9 +231,9 @@ def beside(vertices: int, rounds: int) -> dict[str, float]:
 def tracker_time(coordinator: Coordinator, rounds: int) -> float:
     """The token's next iteration: two counts that change, and the frontiers that change by them."""
     tracker, plan = coordinator.tracker, coordinator.plan
-    found, time = next(stamp for stamp in tracker.active if stamp[1].counters)
+    place, time = next(stamp for stamp in tracker.active if stamp[1].counters)
     location = next(node.arrives for node in plan.nodes if isinstance(node.template, Token))
-    tracker.update([(found, time, -1), (location, time, +1)])
+    tracker.update([(place, time, -1), (location, time, +1)])
     iteration = plan.times.feedback(1)
 
     def advance() -> None:
@@ -261,7 +261,7 @@ def recomputed(coordinator: Coordinator) -> float:
         return frontiers
 
     if sum(len(paths[location]) for location, _ in stamps) < 1_000_000:
-        assert all(tracker.frontier(location) == found for location, found in find().items())
+        assert all(tracker.frontier(location) == frontier for location, frontier in find().items())
         return median(_time(find) for _ in range(3))
     return math.nan
 
@@ -309,7 +309,7 @@ def growth(report: Report, *, quick: bool) -> None:
     lines: dict[str, tuple[list[int], dict[str, list[float]]]] = {}
     for name, (sizes, measure) in axes_of.items():
         measured = [measure(size) for size in sizes]
-        by = {part: [found[part] for found in measured] for part in measured[0]}
+        by = {part: [parts[part] for parts in measured] for part in measured[0]}
         lines[name] = sizes, by
         for part in ("tracker", "coordinator", "workers"):
             if part in by:
@@ -325,12 +325,12 @@ def growth(report: Report, *, quick: bool) -> None:
                     if part == "coordinator" and "header" in by
                     else "",
                 )
-        known = [i for i, value in enumerate(by.get("recomputed", ())) if math.isfinite(value)]
-        if known and name != "workers":  # of which the tracker knows nothing
+        finite = [i for i, value in enumerate(by.get("recomputed", ())) if math.isfinite(value)]
+        if finite and name != "workers":  # of which the tracker knows nothing
             report.add(
-                f"tracker: {sizes[known[-1]]:,} {name}",
-                ours=by["tracker"][known[-1]],
-                baseline=by["recomputed"][known[-1]],
+                f"tracker: {sizes[finite[-1]]:,} {name}",
+                ours=by["tracker"][finite[-1]],
+                baseline=by["recomputed"][finite[-1]],
                 against="recomputed",
                 unit="us",
                 aim=">=1x",

@@ -85,13 +85,13 @@ def run(quick: bool) -> Report:
         table = pa.table({"n": np.arange(rows)})
         without = measure(0, table)
         for depth in (0, 1, 8):
-            found = without if depth == 0 else measure(depth, table)
+            measured = without if depth == 0 else measure(depth, table)
             case = f"{rows:,} records, each becomes {FANOUT**LEVELS:,}, depth {depth}"
             against = "depth 0" if depth else ""
-            note = f"{found[2]:,} calls"
+            note = f"{measured[2]:,} calls"
             for what, index, unit, size in (("", 0, "ms", 1), (", waiting", 1, "MB", MB)):
                 baseline = without[index] / size if depth else None
-                ours = found[index] / size
+                ours = measured[index] / size
                 report.add(case + what, ours=ours, baseline=baseline, against=against, unit=unit, note=note)
     report.write()
     return report

@@ -58,7 +58,7 @@ class Search:
     nodes: int
     edges: int
     options: dict[str, Any] = field(kw_only=True)
-    told: queue.Queue[float] = field(default_factory=queue.Queue)
+    answered: queue.Queue[float] = field(default_factory=queue.Queue)
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(5)
@@ -67,7 +67,7 @@ class Search:
         self.sent = flow.input("edges", "src long, dst long, diff long")
         roots = flow.input("roots", "node long")
         near = ts.graphs.bfs(self.sent.collection(diff="diff"), roots.collection())
-        near.changes().subscribe(lambda *_: self.told.put(time.perf_counter()))
+        near.changes().subscribe(lambda *_: self.answered.put(time.perf_counter()))
         near.capture("near")
         roots.send([(0,)])
         self.sent.send(self.changed(self.src, self.dst, 1))
@@ -75,7 +75,7 @@ class Search:
         began = time.perf_counter()
         self.query = flow.start(self.session, checkpoint=checkpoint, workers=WORKERS, **self.options)
         #: milliseconds from the start of the query to the answer for the whole graph
-        self.load = 1000 * (self.told.get(timeout=600) - began)
+        self.load = 1000 * (self.answered.get(timeout=600) - began)
         harness.answered(self.query)
 
     @staticmethod
@@ -87,11 +87,11 @@ class Search:
         new = self.random.integers(0, self.nodes, (2, inserts))
         old = slice(at, at + deletes)
         parts = [self.changed(*new, 1), self.changed(self.src[old], self.dst[old], -1)]
-        while not self.told.empty():
-            self.told.get()
+        while not self.answered.empty():
+            self.answered.get()
         began = time.perf_counter()
         self.sent.send(pa.concat_tables(parts))
-        return 1000 * (self.told.get(timeout=120) - began)
+        return 1000 * (self.answered.get(timeout=120) - began)
 
 
 def add(
@@ -166,8 +166,8 @@ def in_memory(report: Report, search: Search, *, changes: int) -> dict[str, list
         rows.astype("<i4").tofile(folder / f"{number:04}.bin")
     took = {"differential (Rust)": [each for each, *_ in differential("bfs", folder, 1 + changes, report)]}
     try:
-        told = built.in_pathway("pathway_search.py", str(folder), str(search.nodes), threads=WORKERS)
-        took["Pathway"] = [each["seconds"] for each in told]
+        lines = built.in_pathway("pathway_search.py", str(folder), str(search.nodes), threads=WORKERS)
+        took["Pathway"] = [each["seconds"] for each in lines]
     except subprocess.CalledProcessError as error:
         report.note(f"Pathway was not measured: {error}.")
     return {system: [1000 * seconds for seconds in times[1:]] for system, times in took.items() if times}
@@ -179,10 +179,10 @@ def large(report: Report, session: SparkSession, *, rows: int, nodes: int, edges
     epochs: dict[bool, list[float]] = {False: [], True: []}
     loads: dict[bool, list[float]] = {False: [], True: []}
     for resident in (False, True) * runs:
-        with counting(session, resident=resident) as (_, words, told):
+        with counting(session, resident=resident) as (_, words, released):
             began = time.perf_counter()
             words.send(table)
-            told.get(timeout=600)
+            released.get(timeout=600)
             epochs[resident].append(1000 * (time.perf_counter() - began))
         search = Search(session, nodes, edges, options=SIDES[resident])
         loads[resident].append(search.load)
@@ -218,17 +218,17 @@ def file_to_delta(report: Report, session: SparkSession, *, files: int) -> None:
 @contextmanager
 def counting(session: SparkSession, *, resident: bool) -> Iterator[tuple[Any, Any, queue.Queue[int]]]:
     """A query that counts words and tells of each epoch, and its input; it has run an epoch."""
-    told: queue.Queue[int] = queue.Queue()
+    released: queue.Queue[int] = queue.Queue()
     flow = ts.Dataflow("counts")
     words = flow.input("words", "word string")
     counts = words.group_by("word").count()
-    counts.subscribe(lambda epoch, _: told.put(epoch))
+    counts.subscribe(lambda epoch, _: released.put(epoch))
     words.collection().count("n", keys="word").capture("counts")
     checkpoint = str(harness.folder() / "checkpoint")
     query = flow.start(session, checkpoint=checkpoint, workers=WORKERS, **SIDES[resident])
     words.send(["a"])
-    told.get(timeout=120)
-    yield query, words, told
+    released.get(timeout=120)
+    yield query, words, released
     query.stop()
 
 
@@ -240,9 +240,9 @@ def questions(report: Report, session: SparkSession, *, asked: int) -> None:
             for number in range(asked + 3):
                 began = time.perf_counter()
                 words.send([f"w{number}"])
-                found = query.ask("counts", [f"w{number}"], keys="word", fresh=True)
+                answer = query.ask("counts", [f"w{number}"], keys="word", fresh=True)
                 took.setdefault(resident, []).append(1000 * (time.perf_counter() - began))
-                assert found.table.num_rows == 1, found
+                assert answer.table.num_rows == 1, answer
                 time.sleep(0.02)
     add(report, "a fresh question, median", took, first=3, aim="<=15")
 
@@ -251,9 +251,9 @@ def stops(report: Report, session: SparkSession, *, runs: int) -> None:
     """A call of `stop` after an epoch, in the middle of a stay."""
     took: dict[bool, list[float]] = {False: [], True: []}
     for resident in (False, True) * runs:
-        with counting(session, resident=resident) as (query, words, told):
+        with counting(session, resident=resident) as (query, words, released):
             words.send(["b"])
-            told.get(timeout=120)
+            released.get(timeout=120)
             began = time.perf_counter()
             query.stop()
             took[resident].append(1000 * (time.perf_counter() - began))
@@ -262,9 +262,9 @@ def stops(report: Report, session: SparkSession, *, runs: int) -> None:
 
 def rests(report: Report, session: SparkSession) -> None:
     """The share of a core that a query with nothing to do takes, all processes: in a stay, and afterwards."""
-    with counting(session, resident=True) as (_, words, told):
+    with counting(session, resident=True) as (_, words, released):
         words.send(["b"])
-        told.get(timeout=120)
+        released.get(timeout=120)
         for name, waits, looks in (("in a stay", 2.0, 20.0), ("at rest", RESTS, LOOKS)):
             time.sleep(waits)
             taken = {who: 100 * share for who, share in shares(looks).items()}

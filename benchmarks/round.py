@@ -71,18 +71,18 @@ def run(quick: bool) -> Report:
         measure(session, 2, 2, turns=turns, iterations=iterations, kinds=[Ours, Bare])
     for workers, partitions in places:
         case = f"{_count(workers, 'worker')}, {_count(partitions, 'partition')}"
-        ours, theirs = measure(
+        ours, bare = measure(
             session, workers, partitions, turns=turns, iterations=iterations, kinds=[Ours, Bare]
         )
-        _row(report, case, (ours, theirs), aim=AIM)
+        _row(report, case, (ours, bare), aim=AIM)
         bars[f"{workers}w {partitions}p\nours"] = middle(ours)
-        bars[f"{workers}w {partitions}p\nbare"] = middle(theirs)
+        bars[f"{workers}w {partitions}p\nbare"] = middle(bare)
         if workers > 1:
             shared = within(session, workers, partitions, iterations=2 * iterations, turns=1 if quick else 2)
             note = "" if one_round_each() else "each round is a micro-batch still"
             report.add(
-                f"{case}, within a micro-batch", ours=median(wholes(shared)), baseline=median(wholes(theirs)),
-                against="bare loop", note=note, **_spread(shared * 2 * iterations, theirs),
+                f"{case}, within a micro-batch", ours=median(wholes(shared)), baseline=median(wholes(bare)),
+                against="bare loop", note=note, **_spread(shared * 2 * iterations, bare),
             )  # fmt: skip
     session.stop()
     if not quick:
@@ -105,25 +105,25 @@ def wholes(rounds: Rounds) -> list[float]:
     return [one["whole"] for one in rounds]
 
 
-def _spread(ours: Rounds, theirs: Rounds) -> dict[str, float]:
+def _spread(ours: Rounds, bare: Rounds) -> dict[str, float]:
     return {
         "rounds": len(ours),
         "p95": quantile(wholes(ours), 0.95),
         "least": min(wholes(ours)),
-        "bare p95": quantile(wholes(theirs), 0.95),
-        "bare least": min(wholes(theirs)),
+        "bare p95": quantile(wholes(bare), 0.95),
+        "bare least": min(wholes(bare)),
         "cpu": median(one["cpu"] for one in ours),
-        "bare cpu": median(one["cpu"] for one in theirs),
+        "bare cpu": median(one["cpu"] for one in bare),
     }
 
 
 def _row(report: Report, case: str, pair: tuple[Rounds, Rounds], aim: str = "") -> None:
-    ours, theirs = pair
+    ours, bare = pair
     report.add(
-        case, ours=median(wholes(ours)), baseline=median(wholes(theirs)), against="bare loop", aim=aim,
-        **_spread(ours, theirs),
+        case, ours=median(wholes(ours)), baseline=median(wholes(bare)), against="bare loop", aim=aim,
+        **_spread(ours, bare),
         **{f"ours: {part}": ms for part, ms in middle(ours).items()},
-        **{f"bare: {part}": ms for part, ms in middle(theirs).items()},
+        **{f"bare: {part}": ms for part, ms in middle(bare).items()},
     )  # fmt: skip
 
 
@@ -142,19 +142,19 @@ def _draw(axes: Any, bars: dict[str, dict[str, float]]) -> None:
 
 def _sessions(report: Report, turns: int, iterations: int) -> dict[str, dict[str, float]]:
     """Rows of the default session, and of the tuned against it: JVMs of their own, in turns."""
-    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    by_name: dict[str, list[dict[str, float]]] = defaultdict(list)
     for kind in ("tuned", "default") * 2:
         for name, rounds in _apart(kind, turns // 2, iterations).items():
-            found[f"{kind} {name}"] += rounds
-    ours = found["default Ours"]
-    _row(report, "default session, 2 workers, 2 partitions", (ours, found["default Bare"]))
-    _row(report, "the same, bare loop without our confs", (ours, found["default Plain"]))
-    tuned = found["tuned Ours"]
+            by_name[f"{kind} {name}"] += rounds
+    ours = by_name["default Ours"]
+    _row(report, "default session, 2 workers, 2 partitions", (ours, by_name["default Bare"]))
+    _row(report, "the same, bare loop without our confs", (ours, by_name["default Plain"]))
+    tuned = by_name["tuned Ours"]
     report.add(
         "tuned session, 2 workers, 2 partitions", ours=median(wholes(tuned)), baseline=median(wholes(ours)),
         against="ours in the default session", **_spread(tuned, ours),
     )  # fmt: skip
-    return {name.lower().replace(" ", "\n"): middle(rounds) for name, rounds in found.items()}
+    return {name.lower().replace(" ", "\n"): middle(rounds) for name, rounds in by_name.items()}
 
 
 def _apart(kind: str, turns: int, iterations: int) -> dict[str, list[dict[str, float]]]:
@@ -162,15 +162,15 @@ def _apart(kind: str, turns: int, iterations: int) -> dict[str, list[dict[str, f
     path = harness.folder() / f"{kind}.json"
     command = [sys.executable, "-m", "benchmarks.round", kind, str(path), str(turns), str(iterations)]
     subprocess.run(command, cwd=harness.ROOT, check=True, timeout=300)
-    found: dict[str, list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, list[dict[str, float]]] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def _main(kind: str, path: str, turns: str, iterations: str) -> None:
     session = harness.spark(f"round, {kind}", tuned=kind == "tuned")
     kinds = [Ours, Bare] if kind == "tuned" else [Ours, Bare, Plain]
-    found = measure(session, 2, 2, turns=int(turns), iterations=int(iterations), kinds=kinds)
-    rounds = {one.__name__: each for one, each in zip(kinds, found, strict=True)}
+    measured = measure(session, 2, 2, turns=int(turns), iterations=int(iterations), kinds=kinds)
+    rounds = {one.__name__: each for one, each in zip(kinds, measured, strict=True)}
     Path(path).write_text(json.dumps(rounds), encoding="utf-8")
 
 

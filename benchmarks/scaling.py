@@ -270,17 +270,17 @@ def on_spark(report: Report, *, quick: bool) -> Prices:
         tables = [data(records, epoch) for epoch in range(epochs)]
         first, results = 0.0, None
         for workers in counts:
-            found = as_flow(session, build(), tables, workers=workers)
-            assert results in (None, found.results), workers
-            results = found.results
-            took = median(found.times[1:])
+            result = as_flow(session, build(), tables, workers=workers)
+            assert results in (None, result.results), workers
+            results = result.results
+            took = median(result.times[1:])
             first = first or took
             report.add(
                 f"{name}, {records:,} records, {workers} workers on Spark",
                 ours=took,
                 baseline=first,
                 against="1 worker",
-                rounds=found.rounds,
+                rounds=result.rounds,
             )
     micro_batch = median(as_flow(session, barriers(1), [vector(n) for n in range(6)], workers=1).times[2:])
     vectors = [vector(n) for n in range(6 if quick else 16)]
@@ -312,11 +312,11 @@ def on_spark(report: Report, *, quick: bool) -> Prices:
 def between_two(*, quick: bool) -> tuple[Curve, Curve]:
     """Seconds, and those of its processor, of a process that sends and is sent some bytes, one to one."""
     schema, token = pa.schema([("payload", pa.binary())]), bytes(32)
-    ours, theirs = multiprocessing.Pipe()
+    ours, child_end = multiprocessing.Pipe()
     plan = [(16, 500), (1 << 20, 50), (16 << 20, 10), (64 << 20, 2 if quick else 5)]
 
     def work(rank: int, pipe: Any) -> list[tuple[float, float]]:
-        found = []
+        curve = []
         with Peers(rank, 2, "127.0.0.1", token, schema) as peers:
             pipe.send(peers.address)
             address = pipe.recv()
@@ -328,14 +328,14 @@ def between_two(*, quick: bool) -> tuple[Curve, Curve]:
                 for _ in range(times):
                     peers.swap([table, table])
                 took = time.perf_counter() - began, time.process_time() - processor
-                found.append((took[0] / times, took[1] / times))
+                curve.append((took[0] / times, took[1] / times))
             pipe.send(None)
             pipe.recv()
-        return found
+        return curve
 
     child = os.fork()
     if child == 0:
-        work(1, theirs)
+        work(1, child_end)
         os._exit(0)
     times, processor = zip(*work(0, ours), strict=True)
     os.waitpid(child, 0)

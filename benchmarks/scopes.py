@@ -166,16 +166,16 @@ def recorded(flow: ts.Dataflow, data: dict[str, Any], epochs: int) -> tuple[Plan
     def noting(name: str) -> Any:
         plain = getattr(Tracker, name)
 
-        def noted(tracker: Tracker, *given: Any) -> Any:
-            given = tuple(list(each) if name == "update" else each for each in given)
-            calls[-1].append((name, given))
-            return plain(tracker, *given)
+        def noted(tracker: Tracker, *arguments: Any) -> Any:
+            arguments = tuple(list(each) if name == "update" else each for each in arguments)
+            calls[-1].append((name, arguments))
+            return plain(tracker, *arguments)
 
         return mock.patch.object(Tracker, name, noted)
 
-    def applied(coordinator: Coordinator, *given: Any, **how: Any) -> Any:
+    def applied(coordinator: Coordinator, *arguments: Any, **how: Any) -> Any:
         calls.append([])
-        return apply_round(coordinator, *given, **how)
+        return apply_round(coordinator, *arguments, **how)
 
     apply_round = Coordinator.apply_round
     with noting("update"), noting("input_at"), mock.patch.object(Coordinator, "apply_round", applied):
@@ -194,23 +194,23 @@ def replay(plan: Plan, calls: Any) -> tuple[float, float, int]:
     taken: dict[str, list[float]] = defaultdict(list)
     for part in calls:
         began = clock.perf_counter()
-        for name, given in part:
-            getattr(tracker, name)(*given)
-        mine = [tracker.frontier(node.arrives) for node in ends]
+        for name, arguments in part:
+            getattr(tracker, name)(*arguments)
+        flat = [tracker.frontier(node.arrives) for node in ends]
         taken["flat"].append(clock.perf_counter() - began)
         began = clock.perf_counter()
-        for name, given in part:
+        for name, arguments in part:
             if name == "input_at":
-                at, old, new = given
+                at, old, new = arguments
                 for time, n in ((old, -1), (new, 1)):
                     if time is not None:
                         scopes.message(at // 2, time, n)
                 continue
-            for at, time, n in given[0]:
+            for at, time, n in arguments[0]:
                 (scopes.capability if at % 2 else scopes.message)(at // 2, time, n)
-        theirs = [scopes.frontier(node.index) for node in ends]
+        nested = [scopes.frontier(node.index) for node in ends]
         taken["scoped"].append(clock.perf_counter() - began)
-        assert mine == theirs, (mine, theirs)
+        assert flat == nested, (flat, nested)
     return 1e6 * median(taken["scoped"]), 1e6 * median(taken["flat"]), len(plan.nodes)
 
 

@@ -32,8 +32,8 @@ def publish(folder: str, edges: int) -> None:
     """Publish random edges, with a snapshot of them."""
     draw, nodes = np.random.default_rng(1), edges // 5
     flow = ts.Dataflow("publishes")
-    given = flow.input("edges", "src long, dst long", epochs="manual")
-    given.collection().arrange("src").publish(folder, name="by_src")
+    edge_input = flow.input("edges", "src long, dst long", epochs="manual")
+    edge_input.collection().arrange("src").publish(folder, name="by_src")
     simulation = Simulation(flow)
     src, dst = draw.integers(0, nodes, (2, edges))
     simulation.send("edges", pa.table({"src": src, "dst": dst}), epoch=0)
@@ -66,8 +66,8 @@ def reader(folder: str, nodes: int, mapped: bool, pipe: Connection) -> None:
     simulation.advance_to("asked", 2)
     simulation.run()
     took = time.perf_counter() - began, time.process_time() - worked
-    (found,) = ts.snapshot(simulation.captured["found"], at=1)["n"].to_pylist()
-    pipe.send((took, found))
+    (counts,) = ts.snapshot(simulation.captured["found"], at=1)["n"].to_pylist()
+    pipe.send((took, counts))
     pipe.recv()  # all readers have their edges now
     pipe.send(memory() - before)
     pipe.recv()
@@ -78,25 +78,25 @@ def measured(folder: str, nodes: int, *, mapped: bool) -> tuple[list[float], int
     spawn = multiprocessing.get_context("spawn")
     pipes: list[Any] = []
     for _ in range(READERS):
-        ours, theirs = spawn.Pipe()
-        spawn.Process(target=reader, args=(folder, nodes, mapped, theirs), daemon=True).start()
-        theirs.close()
+        ours, child_end = spawn.Pipe()
+        spawn.Process(target=reader, args=(folder, nodes, mapped, child_end), daemon=True).start()
+        child_end.close()
         pipes.append(ours)
 
-    def told() -> list[Any]:
+    def heard() -> list[Any]:
         return [pipe.recv() for pipe in pipes]
 
     def go_on() -> None:
         for pipe in pipes:
             pipe.send("go on")
 
-    told()
+    heard()
     go_on()
-    answers = told()
+    answers = heard()
     go_on()
-    needed = told()
+    needed = heard()
     go_on()
-    assert len({found for _, found in answers}) == 1
+    assert len({count for _, count in answers}) == 1
     seconds = [max(took for (took, _), _ in answers), sum(worked for (_, worked), _ in answers)]
     return seconds, sum(needed), answers[0][1]
 
@@ -111,8 +111,10 @@ def run(quick: bool) -> Report:
         ours, baseline = (measured(folder, edges // 5, mapped=mapped) for mapped in (True, False))
     assert ours[2] == baseline[2]
     case, against = f"{edges:,} edges, {READERS} readers", "replay"
-    for what, mine, theirs in zip(("first answer", "processors"), ours[0], baseline[0], strict=True):
-        report.add(f"{case}, {what}", ours=1000 * mine, baseline=1000 * theirs, against=against, aim=">=10x")
+    for what, own, baseline_ in zip(("first answer", "processors"), ours[0], baseline[0], strict=True):
+        report.add(
+            f"{case}, {what}", ours=1000 * own, baseline=1000 * baseline_, against=against, aim=">=10x"
+        )
     note = f"the snapshot has {size / MB:.0f} MB"
     report.add(
         f"{case}, memory",

@@ -72,8 +72,8 @@ def same(time: Any, batch: pa.Table) -> pa.Table:
 
 def one_round_each() -> dict[str, int]:
     """The argument of `start` that gives every round a micro-batch of its own."""
-    known = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
-    return {"rounds_per_batch": 1} if known else {}
+    has_argument = "rounds_per_batch" in inspect.signature(ts.Dataflow.start).parameters
+    return {"rounds_per_batch": 1} if has_argument else {}
 
 
 class Side:
@@ -202,12 +202,12 @@ def within(
     """Ms and processor ms per round where a micro-batch may hold several, one pair per epoch."""
     flow = ring_flow(workers)
     checkpoint = str(harness.folder() / "checkpoint")
-    found = []
+    per_round = []
     with flow.start(session, checkpoint=checkpoint, workers=workers, partitions=partitions) as query:
         for count in [WARM] + [iterations] * turns:
             began, cpu = time.perf_counter(), processor()
             flow.handle("tokens").send([(key, count) for key in ring_keys(workers)])
             harness.answered(query, "done", timeout=60 + 2 * count)
             spent = {"whole": time.perf_counter() - began, "cpu": processor() - cpu}
-            found.append({name: 1000 * seconds / count for name, seconds in spent.items()})
-    return found[1:]
+            per_round.append({name: 1000 * seconds / count for name, seconds in spent.items()})
+    return per_round[1:]

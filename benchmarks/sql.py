@@ -89,8 +89,8 @@ def _material(edges: ts.Collection) -> ts.Collection:
     tree = edges.where(pc.field("src") < pc.field("dst")).select("src", "dst")
     start = tree.where(pc.field("src") < 3).select(top="src", part="dst", level=pc.scalar(1))
 
-    def step(found: ts.Collection) -> ts.Collection:
-        deeper = found.where(pc.field("level") < 6).join(tree, left="part", right="src")
+    def step(parts: ts.Collection) -> ts.Collection:
+        deeper = parts.where(pc.field("level") < 6).join(tree, left="part", right="src")
         return (
             deeper.select("top", part="dst", level=pc.add(pc.field("level"), 1)).concat(start).consolidate()
         )
@@ -100,10 +100,10 @@ def _material(edges: ts.Collection) -> ts.Collection:
 
 def _joins(edges: ts.Collection) -> ts.Collection:
     step = edges.select("src", "dst")
-    found = edges.where(pc.field("w") < 5).select(a="src", b="dst")
+    paths = edges.where(pc.field("w") < 5).select(a="src", b="dst")
     for _ in range(4):
-        found = found.join(step, left="b", right="src").select("a", b="dst")
-    return found.count("n", keys="a").top_k(10, "n")
+        paths = paths.join(step, left="b", right="src").select("a", b="dst")
+    return paths.count("n", keys="a").top_k(10, "n")
 
 
 _RECURSIVE = "WITH RECURSIVE "
@@ -153,15 +153,15 @@ def changes(nodes: int, edges: int) -> list[pa.Table]:
     rows = np.column_stack(
         [of.integers(0, nodes, (edges + EPOCHS * FEW, 2)), of.integers(1, 100, edges + EPOCHS * FEW)]
     )
-    made, held = [], rows[:edges]
+    tables_, held = [], rows[:edges]
     for epoch in range(EPOCHS + 1):
         come = held if not epoch else rows[edges + (epoch - 1) * FEW : edges + epoch * FEW]
         gone = held[(epoch - 1) * FEW : epoch * FEW] if epoch else held[:0]
         both = np.concatenate([come, gone])
         diff = np.repeat([1, -1], [len(come), len(gone)])
         columns = (*both.T, diff)
-        made.append(pa.table(dict(zip(("src", "dst", "w", "diff"), columns, strict=True))))
-    return made
+        tables_.append(pa.table(dict(zip(("src", "dst", "w", "diff"), columns, strict=True))))
+    return tables_
 
 
 def maintained(
@@ -169,14 +169,16 @@ def maintained(
 ) -> tuple[list[float], int, Any]:
     """Seconds of processor time for each epoch, bytes of state, and a sum over all changes of the answer."""
     flow = ts.Dataflow("view")
-    given = {name: flow.input(name, each[0].schema).collection(diff="diff") for name, each in inputs.items()}
-    view(**given).changes().capture("out")
+    inputs_ = {
+        name: flow.input(name, each[0].schema).collection(diff="diff") for name, each in inputs.items()
+    }
+    view(**inputs_).changes().capture("out")
     engine, seconds, rows = Engine(flow, 1), [], []
     for epoch in range(len(next(iter(inputs.values())))):
         began = process_time()
-        made = engine.epoch(**{name: each[epoch] for name, each in inputs.items()})
+        out = engine.epoch(**{name: each[epoch] for name, each in inputs.items()})
         seconds.append(process_time() - began)
-        rows += made
+        rows += out
     engine.checkpoint()
     return seconds, engine.size(), answer(rows)
 
@@ -195,7 +197,7 @@ def answer(changes: list[pa.Table]) -> dict[str, int]:
 
 def views(report: Report, *, quick: bool) -> None:
     """Views beside flows by hand."""
-    given = {"edges": changes(*(QUICK if quick else SIZE))}
+    inputs = {"edges": changes(*(QUICK if quick else SIZE))}
     for name, (query, by_hand) in VIEWS.items():
         sides: dict[str, Callable[[ts.Collection], ts.Collection]] = {
             "view": lambda edges, text=query: ts.sql(text, edges=edges),
@@ -205,7 +207,7 @@ def views(report: Report, *, quick: bool) -> None:
         for _ in range(1 if quick else TURNS):
             for side, view in sides.items():
                 with task():
-                    runs[side].append(maintained(view, given))
+                    runs[side].append(maintained(view, inputs))
         (_, size, ours), (_, _, hand) = runs["view"][0], runs["hand"][0]
         assert ours == hand, f"{name}: the view and the flow differ"
         for what, at in (("load", slice(1)), (f"{FEW} + {FEW} changes", slice(1, None))):
@@ -219,7 +221,7 @@ def views(report: Report, *, quick: bool) -> None:
                 against="by hand",
                 aim=">=0.91x",
             )
-        report.add(f"{name}, state", ours=size / given["edges"][0].num_rows, unit="bytes/row")
+        report.add(f"{name}, state", ours=size / inputs["edges"][0].num_rows, unit="bytes/row")
 
 
 TRIANGLES = """SELECT {} x.src AS a, y.src AS b, z.src AS c FROM edges x
@@ -260,22 +262,22 @@ def planning(report: Report) -> None:
     """From text to plan."""
     number, text = max(queries().items(), key=lambda one: len(one[1]))
     flow = ts.Dataflow("plan")
-    given = {name: flow.input(name, table.schema).collection() for name, table in tables(0.0001).items()}
+    inputs = {name: flow.input(name, table.schema).collection() for name, table in tables(0.0001).items()}
     seconds = []
     for _ in range(7):
         began = process_time()
-        planned(text, given)
+        planned(text, inputs)
         seconds.append(process_time() - began)
     report.add(f"text to plan, query {number}", ours=1000 * median(seconds[1:]), aim="<=50")
 
 
 def tpch(report: Report, *, quick: bool) -> None:
     """TPC-H under changes of 1 %."""
-    made = tables(QUICK_SCALE if quick else SCALE, 11)
-    epochs = {name: [_counted(table, 1)] for name, table in made.items()}
-    held = dict(made)
+    data = tables(QUICK_SCALE if quick else SCALE, 11)
+    epochs = {name: [_counted(table, 1)] for name, table in data.items()}
+    held = dict(data)
     of = np.random.default_rng(3)
-    for name, table in made.items():
+    for name, table in data.items():
         moved = max(table.num_rows // 200, 1) if name in {"lineitem", "orders"} else 0
         at = of.choice(table.num_rows, 2 * moved, replace=False) if moved else np.zeros(0, np.int64)
         # these were not there at first, and those are deleted
@@ -290,7 +292,7 @@ def tpch(report: Report, *, quick: bool) -> None:
     for name, table in held.items():
         session.createDataFrame(table).cache().createOrReplaceTempView(name)
         session.table(name).count()
-    rows = sum(table.num_rows for table in made.values())
+    rows = sum(table.num_rows for table in data.values())
     with duckdb.connect() as duck:
         for name, table in held.items():
             duck.register(f"given_{name}", table)
@@ -298,7 +300,7 @@ def tpch(report: Report, *, quick: bool) -> None:
         for number in CHOSEN[:2] if quick else CHOSEN:
             text = queries()[number]
             with task():
-                ours, size, _ = maintained(lambda query=text, **given: ts.sql(query, **given), epochs)
+                ours, size, _ = maintained(lambda query=text, **views_: ts.sql(query, **views_), epochs)
             began = process_time()
             duck.execute(text).fetchall()
             by_duck = process_time() - began
@@ -306,9 +308,9 @@ def tpch(report: Report, *, quick: bool) -> None:
             began = processor()
             session.sql(text).collect()
             by_spark = processor() - began
-            for system, theirs in (("DuckDB, anew", by_duck), ("Spark, anew", by_spark)):
+            for system, baseline in (("DuckDB, anew", by_duck), ("Spark, anew", by_spark)):
                 report.add(
-                    f"TPC-H {number}, 1 %", ours=1000 * ours[1], baseline=1000 * theirs, against=system
+                    f"TPC-H {number}, 1 %", ours=1000 * ours[1], baseline=1000 * baseline, against=system
                 )
             report.add(f"TPC-H {number}, state", ours=size / rows, unit="bytes/row")
     session.stop()

@@ -80,14 +80,14 @@ def tally(time: Any, batch: pa.Table) -> pa.Table:
 def skew(report: Report, spark: SparkSession, *, quick: bool) -> None:
     """Epochs of counts."""
     keys, rows, epochs = (20_000, 200_000, 2 * TURN) if quick else (100_000, 1_000_000, 4 * TURN)
-    found = {
+    by_draw = {
         name: exchange.measure(
             spark, {"ours": exchange.ours, "native": exchange.native, "uncombined": uncombined}, drawn
         )
         for name, drawn in draws(keys, rows, epochs).items()
         if not (quick and name == "Zipf")
     }
-    for name, took in found.items():
+    for name, took in by_draw.items():
         case, ours = f"counts, {rows:,} rows, {name}", median(took["ours"])
         p95 = quantile(took["ours"], 0.95)
         report.add(case, ours=ours, baseline=median(took["native"]), against="native, the same keys", p95=p95)
@@ -96,7 +96,7 @@ def skew(report: Report, spark: SparkSession, *, quick: bool) -> None:
                 report.add(
                     case if side == "ours" else f"{case}: {side}",
                     ours=median(took[side]),
-                    baseline=median(found["even"][side]),
+                    baseline=median(by_draw["even"][side]),
                     against=f"{side}, even",
                     aim=">=0.83x" if side == "ours" else "",
                     p95=quantile(took[side], 0.95),
@@ -194,13 +194,13 @@ def pauses(report: Report, spark: SparkSession, *, quick: bool) -> None:
         f"a worker took as long, and names {sorted(set(slow))} for them."
     )
     data = [start_values(64, epoch) for epoch in range(2 if quick else 4)]
-    ours, theirs = (
+    ours, without = (
         as_flow(spark, iterations(count, 64, pause=pause), data).times[1:] for pause in (PAUSE, 0.0)
     )
     report.add(
         f"the same, {count} rounds in a micro-batch, all",
         ours=median(ours),
-        baseline=median(theirs),
+        baseline=median(without),
         against="no pauses",
         note=f"of which pauses: {1000 * PAUSE * (count // OFTEN):.0f} ms",
     )

@@ -61,8 +61,8 @@ class Timed:
             self._action = (began, time.time(), time.thread_time())
             return table
 
-        def timed_manifest(log: RoundLog, found: Any, *rest: Any) -> None:
-            self.write(lambda _, *args: manifest(log, found, *args), found.batch, *rest)
+        def timed_manifest(log: RoundLog, manifest_: Any, *rest: Any) -> None:
+            self.write(lambda _, *args: manifest(log, manifest_, *args), manifest_.batch, *rest)
 
         with (
             mock.patch.object(DataFrame, "toArrow", timed_action),
@@ -75,15 +75,15 @@ class Timed:
         """The warm rounds: each part, and the whole, in ms."""
         durations = {p["batchId"]: p["durationMs"] for p in progress}
         operator = _calls(self.calls)
-        found = []
+        rows = []
         for batch in sorted(self.ends):
             # the first round after a break waits for its input, the one before it does not lead to another
             fresh = {batch - 1, batch - 2} & self.breaks or batch in self.breaks
             if not fresh and batch in durations and batch in operator and batch - 1 in self.ends:
                 whole = 1000 * (self.ends[batch] - self.ends[batch - 1])
                 parts = _parts(whole, durations[batch], self.at[batch], operator[batch])
-                found.append({**parts, "cpu": self.cpu.get(batch, math.nan)})
-        return found
+                rows.append({**parts, "cpu": self.cpu.get(batch, math.nan)})
+        return rows
 
 
 def timed(function: Callable[..., Any], path: str) -> Callable[..., Any]:
@@ -104,12 +104,12 @@ def timed(function: Callable[..., Any], path: str) -> Callable[..., Any]:
 
 def _calls(path: Path) -> dict[int, tuple[float, float, float]]:
     """Per batch: when the first worker began, when the last ended, and the processor time of all."""
-    found: dict[int, tuple[float, float, float]] = {}
+    by_batch: dict[int, tuple[float, float, float]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         batch, began, ended, cpu = line.split()
-        first, last, spent = found.get(int(batch), (float(began), float(ended), 0.0))
-        found[int(batch)] = min(first, float(began)), max(last, float(ended)), spent + float(cpu)
-    return found
+        first, last, spent = by_batch.get(int(batch), (float(began), float(ended), 0.0))
+        by_batch[int(batch)] = min(first, float(began)), max(last, float(ended)), spent + float(cpu)
+    return by_batch
 
 
 def _parts(

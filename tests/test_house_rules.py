@@ -214,7 +214,7 @@ ROOT = PACKAGE.parent
 
 
 def _programs() -> Iterator[tuple[str, ast.AST]]:
-    """What users read: jobs, settings, the cells of notebooks and the blocks of pages that are whole."""
+    """What users read: jobs, settings, benchmarks, cells of notebooks, and blocks of pages that are whole."""
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("notebooks/*.ipynb")]):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".md":
@@ -225,7 +225,7 @@ def _programs() -> Iterator[tuple[str, ast.AST]]:
         for part in parts:
             with contextlib.suppress(SyntaxError):  # a magic of a notebook
                 yield path.name, ast.parse(part)
-    for path in [*ROOT.glob("jobs/*.py"), *ROOT.glob("conf/*.py")]:
+    for path in [*ROOT.glob("jobs/*.py"), *ROOT.glob("conf/*.py"), *ROOT.glob("benchmarks/**/*.py")]:
         yield path.name, ast.parse(path.read_text(encoding="utf-8"))
 
 

@@ -53,10 +53,10 @@ class Components:
             self.labels = propagated(near, first, first)
         ended = time.perf_counter()
         near.unpersist()
-        told = self.labels.selectExpr(
+        totals = self.labels.selectExpr(
             "count_if(node = component)", "sum((node + 1) * (component + 1))"
         ).first()
-        self.answers.put((ended, *told))
+        self.answers.put((ended, *totals))
 
 
 def both_ways(edges: DataFrame) -> DataFrame:
@@ -66,11 +66,15 @@ def both_ways(edges: DataFrame) -> DataFrame:
 
 def propagated(near: DataFrame, labels: DataFrame, changed: DataFrame) -> DataFrame:
     while not changed.isEmpty():
-        told = changed.join(near, "node").groupBy("neighbour").agg(sf.min("component").alias("told"))
-        told = told.withColumnRenamed("neighbour", "node")
-        both = labels.join(told, "node", "left").localCheckpoint()
-        changed = both.where("told < component").selectExpr("node", "told AS component")
-        labels = both.selectExpr("node", "least(component, told) AS component")
+        least = (
+            changed.join(near, "node").groupBy("neighbour").agg(sf.min("component").alias("component_beside"))
+        )
+        least = least.withColumnRenamed("neighbour", "node")
+        both = labels.join(least, "node", "left").localCheckpoint()
+        changed = both.where("component_beside < component").selectExpr(
+            "node", "component_beside AS component"
+        )
+        labels = both.selectExpr("node", "least(component, component_beside) AS component")
     return labels.localCheckpoint()
 
 

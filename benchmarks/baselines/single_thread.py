@@ -30,8 +30,8 @@ def with_scipy(folder: Path, count: int) -> None:
             change = matrix + change
         matrix: csr_matrix = change
         matrix.eliminate_zeros()
-        found, label = connected_components(matrix, directed=False)
-        node, least = np.arange(nodes), np.empty(found, np.int64)
+        number, label = connected_components(matrix, directed=False)
+        node, least = np.arange(nodes), np.empty(number, np.int64)
         least[label[::-1]] = node[::-1]  # the last one stays: the least
         touched = np.diff(matrix.indptr) > 0
         touched[matrix.indices] = True

@@ -87,10 +87,10 @@ class Splink:
         """The scored pairs of new records, with each other and with those that are present."""
         with redirect_stdout(StringIO()):
             come = self._of(new)
-            found = [self._scored(self.linker.inference.predict_within, come)]
+            parts = [self._scored(self.linker.inference.predict_within, come)]
             if len(present):
-                found.append(self._scored(self.linker.inference.predict_between, self._of(present), come))
-        return pa.concat_tables(map(_pairs, found))
+                parts.append(self._scored(self.linker.inference.predict_between, self._of(present), come))
+        return pa.concat_tables(map(_pairs, parts))
 
     def again(self, present: np.ndarray) -> dict[int, int]:
         """The cluster of each record, from nothing."""
@@ -98,11 +98,11 @@ class Splink:
             pairs = self.linker.inference.predict_within(
                 records := self._of(present), threshold_match_probability=self.threshold, warning_mode="never"
             )
-            found = cluster_pairwise_predictions_at_threshold(
+            clusters = cluster_pairwise_predictions_at_threshold(
                 records, pairs, self.api, "unique_id", threshold_match_probability=self.threshold
             )
-        made = found.as_duckdbpyrelation().to_arrow_table()
-        return dict(zip(made["unique_id"].to_pylist(), made["cluster_id"].to_pylist(), strict=True))
+        rows = clusters.as_duckdbpyrelation().to_arrow_table()
+        return dict(zip(rows["unique_id"].to_pylist(), rows["cluster_id"].to_pylist(), strict=True))
 
     def _of(self, records: np.ndarray) -> Any:
         return self.api.register(self.table.take(pa.array(records)))

@@ -34,14 +34,14 @@ def uniform(nodes: int, edges: int, random: np.random.Generator) -> np.ndarray:
 
 def rmat(nodes: int, edges: int, random: np.random.Generator) -> np.ndarray:
     """R-MAT with a, b, c, d = .57, .19, .19, .05: skewed degrees; nodes renumbered at random."""
-    found = np.empty((0, 2), np.int64)
-    while len(found) < edges:  # what falls outside a number of nodes that is no power of two is drawn again
+    inside = np.empty((0, 2), np.int64)
+    while len(inside) < edges:  # what falls outside a number of nodes that is no power of two is drawn again
         ends = np.zeros((edges, 2), np.int64)
         for _ in range((nodes - 1).bit_length()):
             quadrant = np.searchsorted((0.57, 0.76, 0.95), random.random(edges), side="right")
             ends = 2 * ends + np.stack([quadrant >> 1, quadrant & 1], axis=1)
-        found = np.concatenate([found, ends[(ends < nodes).all(axis=1)]])
-    return random.permutation(nodes)[found[:edges]]
+        inside = np.concatenate([inside, ends[(ends < nodes).all(axis=1)]])
+    return random.permutation(nodes)[inside[:edges]]
 
 
 GRAPHS = {"uniform": uniform, "R-MAT": rmat}
@@ -93,5 +93,5 @@ def answer(seconds: float, components: int, checksum: int) -> None:
 
     `checksum` is the sum of (node + 1) * (component + 1), a component being named by its least node.
     """
-    told = {"seconds": seconds, "components": int(components), "checksum": int(checksum)}
-    print(json.dumps(told), flush=True)
+    result = {"seconds": seconds, "components": int(components), "checksum": int(checksum)}
+    print(json.dumps(result), flush=True)
