@@ -19,17 +19,23 @@ loop; "pagerank", five iterations over a collection. Epochs are alike and apart:
    processor time is that of all workers, coordinators and exchanges, without the fixed costs.
 5. Time per record as the data grows tenfold and again; `exponent` is that of a log-log fit over all sizes
    and `last` over the last two: 1 is linear, less means that a fixed cost is being spread.
+
+`python -m benchmarks.scaling spread --part predicted` measures some of the flows again, without executors and
+at the prices of the last report, whose other rows stay.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import multiprocessing
 import os
 import random
+import re
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +50,9 @@ from benchmarks.predicted import Curve, Path, Prices, limits, simulated
 from tests.support.standalone import Cluster
 from timely_spark.graphs.edges import magnitude
 from timely_spark.runtime.query.peers import Peers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: The most epochs of a series.
 EPOCHS = 16
@@ -120,6 +129,8 @@ FLOWS: dict[str, tuple[Callable[[], ts.Dataflow], Data]] = {
 }
 
 
+#: What can be measured again: times on Spark, what is predicted, and how it grows with the data.
+PARTS = ("spark", "predicted", "size")
 #: What one worker does instead, which needs no places.
 ALONE = {"spread": "forests"}
 
@@ -143,33 +154,17 @@ LEFT_OUT = (
 )
 
 
-def by_counts(report: Report, prices: Prices, *, quick: bool) -> None:
+def by_counts(report: Report, prices: Prices, names: Iterable[str], *, quick: bool) -> None:
+    """What is predicted of some flows."""
     weak = WEAK[:-1] if quick else WEAK
     series = [(name, 64_000, (1, 4, 16)) for name in FLOWS] if quick else SERIES
-    lines: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
     for name, records, counts in series:
-        each = records // weak[-1]
-        paths = {workers: predicted(name, records, workers) for workers in counts}
-        alike = {n: paths[n] if n == weak[-1] else predicted(name, each * n, n) for n in weak}
-        lines[f"{name}, {records:,}"] = (
-            _lines(report, f"{name}, {records:,} records in all", paths, prices, weak=False),
-            _lines(report, f"{name}, {each:,} records for each", alike, prices, weak=True),
-        )
-    report.note(LEFT_OUT)
-
-    for weak_ones, suffix, label in ((False, "workers", "predicted speed-up"), (True, "weak", "efficiency")):
-        shown = {case: both[weak_ones] for case, both in lines.items()}
-
-        def draw(axes: Any, shown: Any = shown, weak_ones: bool = weak_ones, label: str = label) -> None:
-            for case, ratios in shown.items():
-                axes.loglog(list(ratios), list(ratios.values()), "o-", label=case)
-            most = sorted({workers for ratios in shown.values() for workers in ratios})
-            perfect = [1] * len(most) if weak_ones else most
-            axes.loglog(most, perfect, "--", color=BASELINE, label="perfect")
-            axes.set(xlabel="workers", ylabel=label)
-            axes.legend()
-
-        report.plot(suffix, draw)
+        if name in names:
+            each = records // weak[-1]
+            paths = {workers: predicted(name, records, workers) for workers in counts}
+            alike = {n: paths[n] if n == weak[-1] else predicted(name, each * n, n) for n in weak}
+            _lines(report, f"{name}, {records:,} records in all", paths, prices, weak=False)
+            _lines(report, f"{name}, {each:,} records for each", alike, prices, weak=True)
 
 
 def predicted(name: str, records: int, workers: int) -> Path:
@@ -178,10 +173,8 @@ def predicted(name: str, records: int, workers: int) -> Path:
     return simulated(build, [data(min(records, 20_000), 0), data(records, 1)], workers)[0]
 
 
-def _lines(
-    report: Report, case: str, paths: dict[int, Path], prices: Prices, *, weak: bool
-) -> dict[int, float]:
-    """The ratios of the time of one worker to the time of several; rows of these, and of processor time."""
+def _lines(report: Report, case: str, paths: dict[int, Path], prices: Prices, *, weak: bool) -> None:
+    """Rows of the times, and of processor time."""
     parts = {workers: path.parts(prices) for workers, path in paths.items()}
     times = {workers: sum(of.values()) for workers, of in parts.items()}
     one, last = parts[1], max(workers for workers in paths if workers <= WEAK[-1])
@@ -218,28 +211,55 @@ def _lines(
                 f"{workers} workers {times:.2f}" for workers, times in growth.items() if workers > 1
             ),
         )
-    return {workers: times[1] / took for workers, took in times.items()}
+
+
+def draw_counts(report: Report) -> None:
+    """Plots of the rows of `by_counts`."""
+    for kind, suffix, label in (
+        ("in all", "workers", "predicted speed-up"),
+        ("for each", "weak", "efficiency"),
+    ):
+        pattern = re.compile(rf"(.+) records {kind}, (\d+) workers, predicted")
+        lines: dict[str, dict[int, float]] = {}
+        for row in report.rows:
+            if at := pattern.fullmatch(row["case"]):
+                lines.setdefault(at[1], {})[int(at[2])] = row["ratio"]
+
+        def draw(axes: Any, lines: dict[str, dict[int, float]] = lines, label: str = label) -> None:
+            for case, ratios in lines.items():
+                axes.loglog(list(ratios), list(ratios.values()), "o-", label=case)
+            most = sorted({workers for ratios in lines.values() for workers in ratios})
+            perfect = [1] * len(most) if label == "efficiency" else most
+            axes.loglog(most, perfect, "--", color=BASELINE, label="perfect")
+            axes.set(xlabel="workers", ylabel=label)
+            axes.legend()
+
+        report.plot(suffix, draw)
 
 
 # -- with the data -------------------------------------------------------------------------------------------
 
 
-def by_size(report: Report, *, quick: bool) -> None:
-    sizes = [3000, 30_000, 100_000] if quick else [10_000, 100_000, 1_000_000]
-    lines: dict[str, list[float]] = {}
-    for name, (build, data) in FLOWS.items():
+def sizes(*, quick: bool) -> list[int]:
+    return [3000, 30_000, 100_000] if quick else [10_000, 100_000, 1_000_000]
+
+
+def by_size(report: Report, names: Iterable[str], *, quick: bool) -> None:
+    """Rows of some flows, by the records of an epoch."""
+    counts = sizes(quick=quick)
+    for name in names:
+        build, data = FLOWS[name]
         times, rounds = [], []
-        for records in sizes:
+        for records in counts:
             path = simulated(build, [data(min(records, 10_000), 0), data(records, 1)], 2)[0]
             times.append((path.work + sum(path.turns)) / records * 1e6)
             rounds.append(path.rounds)
-        points = [(math.log(n), math.log(n * per)) for n, per in zip(sizes, times, strict=True)]
-        lines[name] = times
+        points = [(math.log(n), math.log(n * per)) for n, per in zip(counts, times, strict=True)]
         report.add(
-            f"{name}, {sizes[-1]:,} records, each",
+            f"{name}, {counts[-1]:,} records, each",
             ours=times[-1],
             baseline=times[0],
-            against=f"{sizes[0]:,} records",
+            against=f"{counts[0]:,} records",
             unit="us",
             aim=">=0.5x",
             exponent=slope(points),
@@ -247,9 +267,17 @@ def by_size(report: Report, *, quick: bool) -> None:
             rounds=rounds[-1],
         )
 
+
+def draw_sizes(report: Report, *, quick: bool) -> None:
+    """A plot of the rows of `by_size`."""
+    counts = sizes(quick=quick)
+
     def draw(axes: Any) -> None:
-        for name, times in lines.items():
-            axes.loglog(sizes, times, "o-", label=name)
+        for row in report.rows:
+            if row["case"].endswith(" records, each"):
+                middle = row["ours"] * (counts[2] / counts[1]) ** (1 - row["details"]["last"])
+                times = [row["baseline"], middle, row["ours"]]
+                axes.loglog(counts, times, "o-", label=row["case"].split(",")[0])
         axes.set(xlabel="records in an epoch", ylabel="us per record")
         axes.legend()
 
@@ -259,29 +287,30 @@ def by_size(report: Report, *, quick: bool) -> None:
 # -- on Spark ------------------------------------------------------------------------------------------------
 
 
-def on_spark(report: Report, *, quick: bool) -> Prices:
-    """Wall-clock times on Spark, and what a prediction adds up."""
-    session = harness.spark("scaling")
+def with_workers(report: Report, session: SparkSession, names: Iterable[str], *, quick: bool) -> None:
+    """Wall-clock times of some flows on Spark, with several workers."""
     records, epochs = (20_000, 2) if quick else (100_000, 3)
-    counts = [1, 4] if quick else [1, 2, 4, 8]
-    for name, (build, data) in FLOWS.items():
-        if quick and name != "components":
-            continue
+    for name in names:
+        build, data = FLOWS[name]
         tables = [data(records, epoch) for epoch in range(epochs)]
         first, results = 0.0, None
-        for workers in counts:
-            result = as_flow(session, build(), tables, workers=workers)
-            assert results in (None, result.results), workers
-            results = result.results
-            took = median(result.times[1:])
+        for workers in [1, 4] if quick else [1, 2, 4, 8]:
+            measured = as_flow(session, build(), tables, workers=workers)
+            assert results in (None, measured.results), workers
+            results = measured.results
+            took = median(measured.times[1:])
             first = first or took
             report.add(
                 f"{name}, {records:,} records, {workers} workers on Spark",
                 ours=took,
                 baseline=first,
                 against="1 worker",
-                rounds=result.rounds,
+                rounds=measured.rounds,
             )
+
+
+def measured_prices(report: Report, session: SparkSession, *, quick: bool) -> Prices:
+    """What a prediction adds up; the session ends."""
     micro_batch = median(as_flow(session, barriers(1), [vector(n) for n in range(6)], workers=1).times[2:])
     vectors = [vector(n) for n in range(6 if quick else 16)]
     alone = median(as_flow(session, barriers(8), vectors).times[2:])
@@ -305,8 +334,21 @@ def on_spark(report: Report, *, quick: bool) -> Prices:
             f"price of an exchange of {amount}",
             ours=1000 * seconds,
             note=f"each way, between two processes; each {1000 * busy:.2g} ms of processor time",
+            bytes=size,
+            processor=1000 * busy,
         )
     return prices
+
+
+def last_prices(rows: list[dict[str, Any]]) -> Prices:
+    """The prices of a report."""
+    by_case = {row["case"]: row["ours"] / 1000 for row in rows}
+    exchanges = [row for row in rows if row["case"].startswith("price of an exchange")]
+    of_size = tuple(row["details"]["bytes"] for row in exchanges)
+    seconds = tuple(row["ours"] / 1000 for row in exchanges)
+    busy = tuple(row["details"]["processor"] / 1000 for row in exchanges)
+    both = (by_case[f"price of {what}"] for what in ("a micro-batch", "parallel tasks"))
+    return Prices(*both, Curve(of_size, seconds), Curve(of_size, busy))
 
 
 def between_two(*, quick: bool) -> tuple[Curve, Curve]:
@@ -345,10 +387,44 @@ def between_two(*, quick: bool) -> tuple[Curve, Curve]:
 
 def run(quick: bool) -> Report:
     report = Report("scaling", "Scaling: with workers, with executors, and with the data", quick=quick)
-    prices = on_spark(report, quick=quick)
+    session = harness.spark("scaling")
+    with_workers(report, session, ("components",) if quick else FLOWS, quick=quick)
+    prices = measured_prices(report, session, quick=quick)
     flows = ("words",) if quick else ("words", "pagerank")
     on_executors(report, {name: FLOWS[name] for name in flows}, prices, quick=quick)
-    by_counts(report, prices, quick=quick)
-    by_size(report, quick=quick)
+    by_counts(report, prices, FLOWS, quick=quick)
+    by_size(report, FLOWS, quick=quick)
+    report.note(LEFT_OUT)
+    return _written(report, quick=quick)
+
+
+def again(names: list[str], parts: list[str]) -> Report:
+    """Measure some flows again, and put their rows in the place of those of the last report."""
+    last = json.loads((harness.RESULTS / "scaling.json").read_text(encoding="utf-8"))
+    report, prices = Report("scaling", last["title"], quick=False), last_prices(last["rows"])
+    if "spark" in parts:
+        with_workers(report, harness.spark("scaling"), names, quick=False)
+    if "predicted" in parts:
+        by_counts(report, prices, names, quick=False)
+    if "size" in parts:
+        by_size(report, names, quick=False)
+    rows = {row["case"]: row for row in report.rows}
+    report.rows = [rows.pop(row["case"], row) for row in last["rows"]] + [*rows.values()]
+    when = f"Not of this run, but of {last['date'][:16]} and {last['commit']}, are the rows but "
+    report.notes = [*last["notes"], f"{when}{', '.join(names)} ({', '.join(parts)})."]
+    return _written(report, quick=False)
+
+
+def _written(report: Report, *, quick: bool) -> Report:
+    draw_counts(report)
+    draw_sizes(report, quick=quick)
     report.write()
     return report
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=again.__doc__)
+    parser.add_argument("name", nargs="+", choices=FLOWS)
+    parser.add_argument("--part", action="append", choices=PARTS, help="by default all of these")
+    args = parser.parse_args()
+    again(args.name, args.part or list(PARTS))
