@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -161,8 +162,19 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
     else:  # all runs on this machine, which needs no name then
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    began = time.monotonic()
+    say(f"{name}: starting Spark")
+    builder = ts.configure(builder, delta=delta, quiet=not verbose)  # which may say that it fetches jars
     with nullcontext() if verbose else quietly():
-        return ts.configure(builder, delta=delta, quiet=not verbose).getOrCreate()
+        spark = builder.getOrCreate()
+    took = time.monotonic() - began
+    say(f"{name}: Spark {spark.version} has started after {took:.0f} s; a first epoch takes seconds more")
+    return spark
+
+
+def say(text: str) -> None:
+    """Say on standard error what the job does: standard output has its answers alone."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def run(job: Callable[[], None]) -> None:
@@ -173,13 +185,13 @@ def run(job: Callable[[], None]) -> None:
     try:
         job()
     except (ts.TimelyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         raise SystemExit(1 if SparkSession.getActiveSession() is not None else 2) from None
     except (PySparkException, Py4JError) as error:  # as of a path that Spark cannot read
-        print(f"error: {without_stack(error)}", file=sys.stderr)
+        say(f"error: {without_stack(error)}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("stopped; the checkpoint has all that was done", file=sys.stderr)
+        say("stopped; the checkpoint has all that was done")
         raise SystemExit(130) from None
 
 
@@ -200,6 +212,8 @@ def watch_meanwhile(query: ts.Query, args: argparse.Namespace) -> None:
 def report(query: ts.Query, args: argparse.Namespace) -> None:
     """Print a line for each epoch as it completes, until the query ends."""
     watch(query, args)
+    if getattr(args, "follow", False):
+        say(f"it runs until Ctrl-C; `python -m timely_spark status {args.checkpoint}` shows how far it is")
     last = ""
     for done in query.epochs():
         line = f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms"

@@ -23,7 +23,7 @@ def main() -> None:
     args = arguments(__doc__).parse_args()
     flow = dataflow("connected_components", args)
     edges = read_edges(flow, args.edges, args.format, args.files_per_epoch)
-    deliver(ts.graphs.connected_components(edges), args)
+    deliver(ts.graphs.connected_components(edges, name="components"), args)
     run(flow, args)
 
 

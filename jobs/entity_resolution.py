@@ -116,13 +116,15 @@ def entities(
     node = pc.binary_join_element_wise(pc.scalar("r"), pc.field("record").cast(pa.string()), pc.scalar(""))
     of_keys = [records.select("record", value=node_of(number, key)) for number, key in enumerate(keys)]
     having = [one.where(pc.is_valid(pc.field("value"))) for one in of_keys]
-    shared = having[0].concat(*having[1:]).distinct()
-    common = shared.count("records", keys="value").where(pc.field("records") > most).select("value")
-    matches = shared.antijoin(common, on="value").select(src=node, dst="value")
-    parts = ts.graphs.connected_components(matches.concat(records.select(src=node, dst=node)))
+    shared = having[0].concat(*having[1:]).distinct(name="values")
+    sizes = shared.count("records", keys="value", name="sizes")
+    common = sizes.where(pc.field("records") > most).select("value")
+    matches = shared.antijoin(common, on="value", name="matches").select(src=node, dst="value")
+    edges = matches.concat(records.select(src=node, dst=node))
+    parts = ts.graphs.connected_components(edges, name="parts")
     there = parts.where(pc.starts_with(pc.field("node"), pattern="r"))
     record = pc.utf8_slice_codeunits(pc.field("node"), start=1).cast(kind)
-    return ts.stable_ids(there.select(record=record, group="component")), common
+    return ts.stable_ids(there.select(record=record, group="component"), name="entities"), common
 
 
 # -- the job -------------------------------------------------------------------------------------------------

@@ -49,12 +49,14 @@ def import_cycles(read: ts.Collection) -> ts.Collection:
     inner = named.select("module", "name", to=pc.replace_substring(name, pattern=":", replacement="."))
     outer = named.select("module", "name", to=pc.replace_substring_regex(name, pattern=":.*", replacement=""))
     links = inner.concat(outer).semijoin(modules, left="to", right="module", name="known")
-    edges = links.max("to", keys=["module", "name"]).select(src="module", dst="to").distinct(name="imports")
+    farthest = links.max("to", keys=["module", "name"], name="farthest")
+    edges = farthest.select(src="module", dst="to").distinct(name="imports")
 
-    components = ts.graphs.strongly_connected_components(edges)
-    several = components.count("size", keys="component").where(pc.field("size") > 1).select("component")
+    components = ts.graphs.strongly_connected_components(edges, name="components")
+    several = components.count("size", keys="component", name="sizes").where(pc.field("size") > 1)
     alone = edges.where(pc.field("src") == pc.field("dst")).select(node="src")
-    cyclic = components.semijoin(several, on="component").concat(components.semijoin(alone, on="node"))
+    large = components.semijoin(several.select("component"), on="component", name="large")
+    cyclic = large.concat(components.semijoin(alone, on="node", name="alone"))
     return cyclic.distinct(name="cycles").select(module="node", cycle="component")
 
 

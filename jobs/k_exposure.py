@@ -34,16 +34,17 @@ def k_exposure(posts: ts.Stream, follows: ts.Stream) -> ts.Collection:
     Joins and counts without a loop. An epoch costs the exposures that its posts and edges change: a use, as
     many as the user has followers.
     """
-    uses = named(posts, "#").select("user", "at", tag="name").min("at", keys=["user", "tag"])
-    edges = collection(follows).min("at", keys=["user", "followed"])
+    uses = named(posts, "#").select("user", "at", tag="name").min("at", keys=["user", "tag"], name="uses")
+    edges = collection(follows).min("at", keys=["user", "followed"], name="edges")
     of_followed = uses.select("tag", followed="user", used="at")
-    seen = edges.select("user", "followed", edge="at").join(of_followed, on="followed")
+    seen = edges.select("user", "followed", edge="at").join(of_followed, on="followed", name="seen")
     seen = seen.select("user", "tag", since=pc.max_element_wise(pc.field("edge"), pc.field("used")))
-    seen = seen.join(uses, on=["user", "tag"], how="left")
+    seen = seen.join(uses, on=["user", "tag"], how="left", name="adopted")
     adopts = pc.is_valid(pc.field("at"))
     before = seen.where(~adopts | (pc.field("since") < pc.field("at"))).select("user", "tag", adopts=adopts)
-    users = before.count("k", keys=["user", "tag", "adopts"]).count("users", keys=["tag", "k", "adopts"])
-    return users.reduce_batches(curves, "k long, exposed long, adopted long", keys="tag")
+    exposures = before.count("k", keys=["user", "tag", "adopts"], name="exposures")
+    users = exposures.count("users", keys=["tag", "k", "adopts"], name="users")
+    return users.reduce_batches(curves, "k long, exposed long, adopted long", keys="tag", name="curves")
 
 
 def curves(rows: pa.Table) -> pa.Table:

@@ -36,10 +36,11 @@ def mentions(posts: ts.Stream) -> tuple[ts.Collection, ts.Collection]:
     posts = posts.select("text", *(name for name in posts.schema.names if name not in COLUMNS), user=LOWER)
     mentioned = named(posts, "@").select("user", other="name")
     alone = collection(posts).select("user", other="user")
-    parts = ts.graphs.connected_components(mentioned.concat(alone), src="user", dst="other")
+    parts = ts.graphs.connected_components(mentioned.concat(alone), src="user", dst="other", name="parts")
     component = parts.select("component", user="node")
-    tags = named(posts, "#").select("user", tag="name").join(component, on="user")
-    top = tags.count("occurrences", keys=["component", "tag"]).top_k(1, "occurrences", keys="component")
+    tags = named(posts, "#").select("user", tag="name").join(component, on="user", name="tags")
+    counts = tags.count("occurrences", keys=["component", "tag"], name="counts")
+    top = counts.top_k(1, "occurrences", keys="component", name="top_tags")
     return component, top
 
 
@@ -81,6 +82,8 @@ def main() -> None:
     spark = cli.session("mentions", delta=False, verbose=args.verbose)
     with lines, flow.start(spark, checkpoint=args.checkpoint, workers=args.workers) as query:
         cli.watch_meanwhile(query, args)
+        if lines.isatty():
+            cli.say("ask about a user a line; Ctrl-D ends the job")
         for line in lines:
             if user := line.strip().removeprefix("@"):
                 answer(query, [user], "stale")

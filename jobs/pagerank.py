@@ -29,8 +29,8 @@ UNIT = 1_000_000
 
 def pagerank(edges: ts.Collection, iterations: int, damping: float) -> ts.Collection:
     """The rank of each node. Columns: in src, dst long; out node long, rank double."""
-    there = edges.threshold(partial(np.maximum, 0))
-    ranks = ts.graphs.pagerank(there, iterations, damping=damping, unit=UNIT)
+    there = edges.threshold(partial(np.maximum, 0), name="present")
+    ranks = ts.graphs.pagerank(there, iterations, damping=damping, unit=UNIT, name="ranks")
     return ranks.select("node", rank=pc.field("rank").cast(pa.float64()) / pc.scalar(float(UNIT)))
 
 

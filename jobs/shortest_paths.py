@@ -27,12 +27,12 @@ import timely_spark as ts
 
 def shortest_paths(edges: ts.Collection, sources: Sequence[int], weight: str | None) -> ts.Collection:
     """The least sums on ways from a source. Columns: in src, dst long, `weight`; out node long, distance."""
-    edges = edges.distinct()
+    edges = edges.distinct(name="once")
     ends = edges.select(node="src").concat(edges.select(node="dst"))
     roots = ends.where(pc.field("node").isin(pa.array(sources, pa.int64())))
     if weight is None:
-        return ts.graphs.bfs(edges, roots)
-    return ts.graphs.sssp(edges, roots, weight=weight)
+        return ts.graphs.bfs(edges, roots, name="distances")
+    return ts.graphs.sssp(edges, roots, weight=weight, name="distances")
 
 
 def identity(text: str) -> int:

@@ -221,8 +221,10 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     name = Path(options.path).resolve().stem
     builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
     kafka = any(one.format == "kafka" for one in pipeline.tables)
+    print(f"{name}: starting Spark; a first epoch takes seconds more", file=sys.stderr, flush=True)  # noqa: T201
+    builder = configure(builder, delta=True, kafka=kafka)  # which may say that it fetches jars
     with quietly():
-        spark = configure(builder, delta=True, kafka=kafka).getOrCreate()
+        spark = builder.getOrCreate()
     trigger = None if options.follow else "available_now"
     queries = pipeline.start(
         spark,

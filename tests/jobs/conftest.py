@@ -21,7 +21,11 @@ def _jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def here(
-    spark: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> Callable[..., str]:
     """Run a job in this process, in the session that all tests share; gives what it has printed."""
 
@@ -34,6 +38,7 @@ def here(
         monkeypatch.setattr(cli, "session", lambda *args, **options: spark)
         monkeypatch.setattr(sys, "argv", [name, *map(str, args), *["--checkpoint", checkpoint] * keeps])
         main.main()
+        assert "without name=" not in caplog.text  # no user can name the steps of a job
         return capsys.readouterr().out
 
     return run

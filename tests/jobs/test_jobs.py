@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import importlib
+import io
 import os
 import random
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -199,7 +201,65 @@ def test_an_epoch_is_told_once_and_no_epoch_too(capsys: pytest.CaptureFixture[st
     ):
         query: Any = SimpleNamespace(epochs=lambda e=epochs: iter(e), await_termination=int)
         cli.report(query, args)
-        assert capsys.readouterr().out == says
+        assert capsys.readouterr() == (says, "")
+
+
+def test_a_job_says_what_it_waits_for_beside_its_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import cli
+
+    def configure(*_: Any, **__: Any) -> Any:
+        cli.say("fetching jars")
+        return SimpleNamespace(getOrCreate=lambda: SimpleNamespace(version="4.2.0"))
+
+    monkeypatch.setattr(ts, "configure", configure)
+    monkeypatch.setattr(cli, "quietly", lambda: redirect_stderr(io.StringIO()))
+    cli.session("counts")
+    query: Any = SimpleNamespace(epochs=lambda: iter([]), await_termination=int)
+    cli.report(query, argparse.Namespace(progress=False, follow=True, checkpoint="ck"))
+
+    printed = capsys.readouterr()
+    assert printed.out == "no new input\n"
+    assert re.sub(r"\d+ s;", "7 s;", printed.err).splitlines() == [
+        "counts: starting Spark",
+        "fetching jars",
+        "counts: Spark 4.2.0 has started after 7 s; a first epoch takes seconds more",
+        "it runs until Ctrl-C; `python -m timely_spark status ck` shows how far it is",
+    ]
+
+
+def test_a_changed_job_finds_the_state_of_each_step() -> None:
+    """A start warns of steps with state and without a name, which a user of a job cannot give."""
+    from entity_resolution import entities, records_of
+    from import_cycles import READ, import_cycles
+    from k_exposure import k_exposure
+    from mentions import mentions
+    from pagerank import pagerank
+    from shortest_paths import shortest_paths
+    from wordcount import word_count
+
+    flow = ts.Dataflow("jobs")
+    edges = flow.input("roads", "src long, dst long, w long").collection()
+    posts, keys = flow.input("posts", "user string, text string, at long"), [["email"], ["phone"]]
+    records = records_of(flow.input("records", "id long, email string, phone string"), "id", keys)
+    lines, files = flow.input("lines", "value string"), flow.input("files", READ).collection()
+    follows = flow.input("follows", "user string, followed string, at long")
+    answers: dict[str, Callable[[], Any]] = {
+        "words": lambda: word_count(lines),
+        "ranks": lambda: pagerank(edges, 3, 0.85),
+        "hops": lambda: shortest_paths(edges, [1], None),
+        "ways": lambda: shortest_paths(edges, [1], "w"),
+        "cycles": lambda: import_cycles(files),
+        "exposure": lambda: k_exposure(posts, follows),
+        "top": lambda: mentions(posts)[1],
+        "people": lambda: entities(records, keys, 10)[0],
+    }
+    for name, answer in answers.items():
+        with flow.region(name):
+            answer().capture()
+
+    assert flow.compile().unnamed == ()
 
 
 def test_what_cannot_be_an_edge_is_shown() -> None:

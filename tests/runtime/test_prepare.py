@@ -9,6 +9,7 @@ import zipfile
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pyspark
@@ -144,6 +145,22 @@ def test_python_processes_are_forked_on_this_machine_only(
         assert Path(os.environ["PYSPARK_PYTHON"]).is_relative_to(data)
     options_of("spark://host:7077")
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_cluster_does_not_inherit_the_forks_of_a_session_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks = "/home/ann/.local/share/timely_spark/1a2b/spark-python"
+
+    def run_by(master: str, python: str) -> str:
+        context = SimpleNamespace(master=master, pythonExec=python)
+        session.same_python(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]
+        return context.pythonExec
+
+    monkeypatch.setenv("PYSPARK_PYTHON", forks)
+    assert run_by("spark://host:7077", forks) == sys.executable
+    assert run_by("spark://host:7077", "python3") == "python3"
+    assert run_by("local[2]", "python3") == run_by("local[2]", forks) == forks
 
 
 def test_nothing_is_used_where_nothing_was_made() -> None:

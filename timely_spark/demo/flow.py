@@ -83,8 +83,9 @@ def _session() -> SparkSession:
     for key in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(key, "127.0.0.1")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = configure(builder, delta=_has("delta"))
     with quietly():
-        return configure(builder, delta=_has("delta")).getOrCreate()
+        return builder.getOrCreate()
 
 
 def _has(module: str) -> bool:

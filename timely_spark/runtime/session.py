@@ -377,14 +377,17 @@ def same_python(session: SparkSession) -> None:
 
     PySpark reads PYSPARK_PYTHON when it makes the context; without the variable, workers run the first
     `python3` of the PATH, which may not have this library. A user's own choice does not change. Clusters do
-    not change either: their machines may not have this Python.
+    not change either: their machines may not have this Python. But they certainly lack the program of forks,
+    which a session that was made without `configure` inherits from one on this machine.
     """
     python = os.environ.get("PYSPARK_PYTHON", "")
     if _chosen_by_user(python):
         return
     try:
         context = session.sparkContext
-        if str(context.master).startswith("local") and context.pythonExec != python:
+        if not str(context.master).startswith("local"):
+            python = sys.executable if Path(context.pythonExec).name == PROGRAM else context.pythonExec
+        if context.pythonExec != python:
             _log.info("Spark's workers ran %s; now they run %s", context.pythonExec, python)
             context.pythonExec = python
     except Exception:  # noqa: BLE001 - no context under Connect; this is best effort
