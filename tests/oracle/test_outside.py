@@ -1,9 +1,8 @@
 """Queries of other systems' tests have their answers: rows come in random epochs, and some go and come again.
 
 A recursion runs at once and row by row, too. What comes of each file is a line of `outside/counts.txt`: what
-is accepted stays so, and what differs is told there. `outside/NOTICE` says where the files are from; those of
-DuckDB and SQLite are compared where they are beside this repository. `python -m tests.support.outside spark
-tests/oracle/outside/spark.tar.xz` prints these lines, and why each query is refused.
+is accepted stays so, and what differs is told there. `outside/NOTICE` says where the files are from. `python -m
+tests.support.outside spark tests/oracle/outside/spark.tar.xz` prints these lines, and why each query is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from tests.support.outside.duck import logic
 from tests.support.outside.spark import spark
 
 FOLDER = Path(__file__).parent / "outside"
-BESIDE = Path(__file__).parents[3] / "shared" / "sqllogic"
 #: some seconds of the campaign's minutes
 EVERY_RUN = ("exists-having", "in-multiple-columns", "inner-join", "unpivot")
 
@@ -56,9 +54,6 @@ def test_queries_have_the_answers_of_spark(name: str) -> None:
     [(system, name) for system, of in COUNTS.items() if system != "spark" for name in of],
 )
 def test_queries_of_logic_tests_have_the_answers_of_duckdb(system: str, name: str) -> None:
-    place = (FOLDER if system == "datafusion" else BESIDE) / f"{system}.tar.xz"
-    if not place.exists():
-        pytest.skip(f"the files of {system} are not beside the repository")
     tally = Tally()
-    logic(place, ["duckdb", f"{name}.*"], 1, tally)
+    logic(FOLDER / f"{system}.tar.xz", ["duckdb", f"{name}.*"], 1, tally)
     assert tally.lines() == [COUNTS[system][name]]

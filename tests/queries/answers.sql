@@ -1035,6 +1035,14 @@ SELECT count(DISTINCT (a, a)) AS x, max((a, A, b)) < (2, 2, 4) AS y, sum(a) OVER
 ----
 1 true 3
 
+-- a subquery in parentheses is the same as without
+
+SELECT (SELECT max(e) FROM u WHERE u.a = x.a) AS m, count(*) FROM t AS x GROUP BY ((SELECT max(e) FROM u WHERE u.a = x.a))
+----
+5 2
+7 1
+NULL 1
+
 -- Spark refuses these, or has another answer: docs/sql.md
 
 SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1

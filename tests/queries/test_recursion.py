@@ -346,6 +346,87 @@ def test_a_loop_that_takes_back_is_bounded_and_warns():
         assert run(query) == [(1, 1), (2, 1), (3, 1)]
 
 
+_EDGES, _ONE = {"edges": "x int, y int"}, {"t": "v int"}
+_STAFF = [
+    *[
+        (1, "Onkar", None),
+        (2, "Isaac", 1),
+        (3, "Jack", 1),
+        (4, "Aditya", 1),
+        (5, "Albert", 1),
+        (6, "Alex", 2),
+    ],
+    *[(7, "Brian", 2), (8, "Harry", 3), (9, "Paul", 3), (10, "Kunal", 4), (11, "Pranav", 5)],
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "schemas", "epochs", "changes"),
+    [
+        ("v(v) AS (SELECT v FROM v UNION SELECT 1) SELECT v FROM v", _ONE, [[]], [[(1, 1)]]),
+        (
+            "v(v) AS (SELECT v FROM v UNION SELECT v FROM t) SELECT v FROM v",
+            _ONE,
+            [[], [(1, 1)], [(2, 1)]],
+            [[], [(1, 1)], [(2, 1)]],
+        ),
+        (
+            """x(v) AS (SELECT v DIV 2 FROM t), v(v) AS (SELECT v FROM v UNION SELECT v FROM x)
+            SELECT v + 1 FROM v""",
+            _ONE,
+            [[], [(1, 1)], [(2, 1)]],
+            [[], [(1, 1)], [(2, 1)]],
+        ),
+        (
+            """closure(x, y) AS (SELECT x, y FROM edges UNION SELECT x, y FROM step),
+            step(x, y) AS (SELECT edges.x, closure.y FROM edges JOIN closure ON edges.y = closure.x)
+            SELECT x, y FROM closure""",
+            _EDGES,
+            [[], [(0, 1, 1)], [(1, 2, 1)], [(0, 1, -1)]],
+            [[], [(0, 1, 1)], [(0, 2, 1), (1, 2, 1)], [(0, 1, -1), (0, 2, -1)]],
+        ),
+        (  # of a view that reads the closure, and is read by it
+            """hops(a, b) AS (SELECT e.x, r.b FROM edges e JOIN reachable r ON e.y = r.a),
+            reachable(a, b) AS (SELECT x, y FROM edges UNION SELECT a, b FROM hops) SELECT a, b FROM hops""",
+            _EDGES,
+            [[(0, 1, 1), (1, 2, 1)], [(2, 3, 1)]],
+            [[(0, 2, 1)], [(0, 3, 1), (1, 3, 1)]],
+        ),
+        (
+            """fact(n, factorial) AS (SELECT 1, 5 UNION ALL SELECT n + 1, factorial * n FROM fact WHERE n < 5)
+            SELECT n, factorial FROM fact""",
+            _ONE,
+            [[]],
+            [[(1, 5, 1), (2, 5, 1), (3, 10, 1), (4, 30, 1), (5, 120, 1)]],
+        ),
+        (
+            "tens(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM tens WHERE n < 10) SELECT n FROM tens",
+            _ONE,
+            [[]],
+            [[(n, 1) for n in range(1, 11)]],
+        ),
+        (
+            """s(id, name, manager, level) AS (SELECT id, name, manager, 0 FROM emp WHERE manager IS NULL
+            UNION ALL SELECT e.id, e.name, e.manager, s.level + 1 FROM emp e JOIN s ON s.id = e.manager)
+            SELECT id, level FROM s""",
+            {"emp": "id int, name string, manager int"},
+            [[(*one, 1) for one in _STAFF]],
+            [[(one, (one > 1) + (one > 5), 1) for one, _, _ in _STAFF]],
+        ),
+    ],
+)
+def test_recursive_views_have_the_changes_of_feldera(query, schemas, epochs, changes):
+    """Feldera's own tests of views that recurse: see tests/oracle/outside/NOTICE."""
+    ((name, schema),) = schemas.items()
+    flow = ts.Dataflow("views")
+    table = flow.input(name, f"{schema}, diff bigint").collection(diff="diff")
+    ts.sql(f"WITH RECURSIVE {query}", **{name: table}).changes().capture("out")
+
+    rows = ts.testing.run(flow, {name: epochs})["out"].rows()
+
+    assert [sorted(rows.get(epoch, [])) for epoch in range(len(epochs))] == changes
+
+
 @pytest.mark.parametrize("word", ["'all'", "'window'", "'TABLE'", '"all"'])
 def test_a_text_that_is_a_word_of_a_clause_stays_a_text(word: str) -> None:
     query = f"SELECT {word} AS x; WITH RECURSIVE r(k, v) USING KEY (k, min(v)) AS (SELECT 1) SELECT * FROM r"

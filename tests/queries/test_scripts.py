@@ -234,6 +234,11 @@ def test_files_are_read_by_conditions_of_a_view(tmp_path):
     assert f"TableScan edges: reads rows where {read.condition}" in ts.explain_sql(query, edges=collection())
     of_one_reader = "SELECT a.src FROM edges a JOIN edges b ON a.src = b.dst WHERE a.w > 2"
     assert " where " not in ts.explain_sql(of_one_reader, edges=collection())
+    # a condition that each reader has is tested once
+    for more in ("b.w > 2", "b.dst < 7 AND b.w > 2"):
+        plan = ts.explain_sql(f"{of_one_reader} AND {more}", edges=collection())
+        assert plan.count("TableScan") == 1
+        assert "TableScan edges: reads rows where (w > 2)" in plan
     assert ts.explain_sql("SELECT src FROM edges", edges=collection()).endswith("TableScan edges: reads src")
 
 

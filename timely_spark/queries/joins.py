@@ -13,6 +13,7 @@ from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node, tree
 from timely_spark.queries.conditions import bare, conjuncts, factored
 from timely_spark.queries.cycles import CyclicJoin, in_cycle
 from timely_spark.queries.from_items import FromItems
+from timely_spark.queries.names import renamed
 from timely_spark.queries.relations import (
     Concat,
     Matched,
@@ -333,12 +334,20 @@ class Joins(FromItems):
         return replace(source, relation=relation)
 
     def _filtered(self, relation: Relation, condition: Any) -> Relation:
-        outer, self.relation = self.relation, relation
+        """A relation with a filter, below a renaming of columns: that of `t x` and `t y` may be the same."""
+        tree = self.final(condition)
+        outer = self.relation, self.same
+        self.relation, self.same = relation, {}
         try:
+            if isinstance(relation, Projection) and relation.renames:
+                names: Any = dict(relation.columns)
+                return replace(
+                    relation, input=self._filtered(relation.input, renamed(tree, names.__getitem__))
+                )
             with self.binder.clause(condition):
-                return with_condition(relation, self.condition(condition))
+                return with_condition(relation, self.condition(tree))
         finally:
-            self.relation = outer
+            self.relation, self.same = outer
 
     def _used(self, tree: Any) -> set[str]:
         return {self.final_name(one.name) for one in tree.find_all(exp.Column)}

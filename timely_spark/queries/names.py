@@ -79,12 +79,7 @@ class BlockNames(ABC):
 
     def final(self, node: Any) -> Any:
         """A tree in which columns that joins have dropped are those that equal them."""
-        if not self.same:
-            return node
-        tree = node.copy()
-        for one in list(tree.find_all(exp.Column)) if not isinstance(tree, exp.Column) else [tree]:
-            one.set("this", exp.to_identifier(self.final_name(one.name), quoted=True))
-        return tree
+        return renamed(node, self.final_name) if self.same else node
 
     def final_name(self, column: str) -> str:
         """The column that a column has become."""
@@ -223,3 +218,12 @@ class BlockNames(ABC):
         name = self.fresh.name(wanted)
         self.relation = with_columns(self.relation, (name, column))
         return name
+
+
+def renamed(node: Any, name: Callable[[str], str]) -> Any:
+    """A tree with other names of the relation's columns; variables of lambdas keep theirs."""
+    tree = node.copy()
+    for one in list(tree.find_all(exp.Column)):
+        if one.meta.get("resolved"):
+            one.set("this", exp.to_identifier(name(one.name), quoted=True))
+    return tree

@@ -16,6 +16,7 @@ from timely_spark.queries.query import QueryBinder
 from timely_spark.queries.recursion import MEANT, take_clauses
 from timely_spark.queries.relations import Projection, Relation, TableScan
 from timely_spark.queries.scopes import Fresh
+from timely_spark.queries.shared_filters import with_shared_filters
 from timely_spark.sql import parse
 from timely_spark.sql.parse import exp
 
@@ -131,7 +132,7 @@ def relations_of(answers: Sequence[BoundQuery]) -> list[Relation]:
         names = map(Fresh().name, answer.names)
         columns = tuple(zip(names, answer.columns, strict=True))
         projections.append(Projection(answer.relation, columns, where=answer.relation.where))
-    return narrowed(with_first_rows(projections))
+    return narrowed(with_first_rows(with_shared_filters(projections)))
 
 
 def planned(text: str, tables: Mapping[str, Collection]) -> tuple[Relation, list[str]]:

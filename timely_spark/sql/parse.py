@@ -85,6 +85,10 @@ def checked(text: str, tree: exp.Expression, *, step: str = "") -> exp.Expressio
         if level > MOST_LEVELS:
             hint = "compute a part of it in a subquery of FROM, or in a view."
             raise mistake(text, start_of(node) or 0, "an expression is too deep", hint=hint, step=step)
+        while (
+            isinstance(node, exp.Subquery) and type(inner := node.this) is exp.Subquery and inner.is_wrapper
+        ):
+            node.set("this", inner.this)  # of `((SELECT ...))`, which is the same as `(SELECT ...)`
         units = isinstance(node, exp.Anonymous) and node.name.lower() in _OF_UNITS
         if units and len(node.expressions) > 2 and isinstance(node.expressions[0], exp.Column):
             node.expressions[0].replace(exp.var(node.expressions[0].name))  # a word, and no column
