@@ -360,6 +360,7 @@ _STAFF = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "schemas", "epochs", "changes"),
     [
