@@ -225,5 +225,5 @@ def renamed(node: Any, name: Callable[[str], str]) -> Any:
     tree = node.copy()
     for one in list(tree.find_all(exp.Column)):
         if one.meta.get("resolved"):
-            one.set("this", exp.to_identifier(name(one.name), quoted=True))
+            one.set("this", column_node(name(one.name), one).this)
     return tree
