@@ -1,8 +1,8 @@
 """Queries of other systems' tests have their answers: rows come in random epochs, and some go and come again.
 
 A recursion runs at once and row by row, too. What comes of each file is a line of `outside/counts.txt`: what
-is accepted stays so, and what differs is told there. `outside/NOTICE` says where the files are from. `python -m
-tests.support.outside spark tests/oracle/outside/spark.tar.xz` prints these lines, and why each query is refused.
+is accepted stays so, and what differs is told there. `outside/NOTICE` says where the files are from, and
+`python -m tests.support.outside spark tests/oracle/outside/spark.tar.xz` why each query is refused.
 """
 
 from __future__ import annotations
