@@ -17,7 +17,8 @@ from benchmarks.resources import processor
 from benchmarks.timed import Timed, timed
 from timely_spark.runtime.run_context import labels
 from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
-from timely_spark.state.exchange import partition
+from timely_spark.graph import Partition
+from timely_spark.state.exchange import partitioned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,8 +43,8 @@ def iteration(ring: dict[int, int]) -> Callable[[Any, pa.Table], pa.Table]:
 def ring_keys(workers: int) -> list[int]:
     """For each worker a key that lies with it."""
     table = pa.table({"key": pa.array(range(64 * workers), pa.int64())})
-    partitioned = partition(table, ["key"], workers)
-    return [partitioned[worker]["key"][0].as_py() for worker in range(workers)]
+    parts = partitioned(table, Partition(("key",)), workers)
+    return [parts[worker]["key"][0].as_py() for worker in range(workers)]
 
 
 def ring_flow(workers: int) -> ts.Dataflow:
