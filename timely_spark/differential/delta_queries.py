@@ -21,6 +21,7 @@ from timely_spark.operators.rows import computed
 from timely_spark.streams import Stream
 
 JoinInput = Collection | tuple[Collection, Mapping[str, str]]
+"""A relation: its columns are attributes, or the mapping names the attributes of some."""
 
 _Step = dict[int, IndexLookup]
 """A step of a delta query: the relations by number, each with how it is looked up."""

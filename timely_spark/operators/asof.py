@@ -29,6 +29,7 @@ from timely_spark.times import Timestamp
 
 Direction: TypeAlias = Literal["backward", "forward", "nearest"]
 Moments: TypeAlias = npt.NDArray[np.uint64]
+"""Times as unsigned numbers of the same order."""
 
 _GROUP = "__timely_asof"
 

@@ -19,6 +19,7 @@ from timely_spark.worker.wire import Advance, Header, InputBatch, Item, Message,
 
 #: (vertex, input, time, records)
 ArrivedBatch = tuple[Node, int, Any, pa.Table]
+"""Records that have come to a worker: the vertex, its input, the time, and the records."""
 
 
 class Received:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WrittenFormat = Literal["parquet", "arrow", "csv"]
+"""The formats of files that outputs have."""
 #: The owner of the files; readers ignore names that begin with an underscore.
 OWNER = "_timely_spark.json"
 #: Marks the end of a capture: there is no later epoch.

@@ -52,6 +52,7 @@ _OPTIONAL = ("size", "partitionValues")
 _VECTORS, _OUTSIDE = "has deletion vectors", "has files outside of its folder"
 
 DeltaAction = dict[str, Any]
+"""An action in a commit of Delta's log: that a file is added or removed, or the metadata."""
 
 
 @dataclass(frozen=True)

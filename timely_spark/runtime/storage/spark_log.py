@@ -18,6 +18,7 @@ _VERSION = re.compile(r"v\d+")
 #: The offset of Spark's source of files.
 _LISTED = re.compile(r'{"logOffset":(-?\d+)}')
 StoredOffset = Mapping[str, Any]
+"""The end offset of a source, as it is in Spark's log."""
 
 
 class SparkLog:
