@@ -15,9 +15,9 @@ import timely_spark as ts
 from benchmarks import bare, harness
 from benchmarks.resources import processor
 from benchmarks.timed import Timed, timed
+from timely_spark.graph import Partition
 from timely_spark.runtime.run_context import labels
 from timely_spark.runtime.session import FILE_MANAGER, PARTITIONS, applied
-from timely_spark.graph import Partition
 from timely_spark.state.exchange import partitioned
 
 if TYPE_CHECKING:
