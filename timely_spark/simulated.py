@@ -33,10 +33,13 @@ class SimulatedFolders:
         #: The captures that have not ended, and the last epoch read.
         self._sources: dict[str, ReplaySource] = {}
         if isinstance(flow, Dataflow):
-            for output in outputs_of(plan, flow.outputs):
-                if isinstance(output.sink, CaptureFolderSink):
-                    output.sink.prepare(None, output, "", identity)
-                    self._sinks[output.name] = output.sink
+            outputs = outputs_of(plan, flow.outputs)
+            captures = [(one, one.sink) for one in outputs if isinstance(one.sink, CaptureFolderSink)]
+            for output, sink in captures:
+                sink.prepare(None, output, "", identity)
+            for output, sink in captures:
+                sink.claim(None, output)
+                self._sinks[output.name] = sink
             self._sources = {
                 name: source for name, source in flow.frames.items() if isinstance(source, ReplaySource)
             }

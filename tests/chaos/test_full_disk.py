@@ -26,6 +26,7 @@ from timely_spark.runtime.handle.log_view import LogView
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
+from timely_spark.runtime.sinks.outputs import prepare_outputs
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.sources.arrivals import File
 from timely_spark.runtime.sources.journal import EVERY, FileJournal
@@ -161,6 +162,7 @@ def test_each_journal_says_which_file_was_refused(tmp_path: Path, number: int) -
     sink = CaptureFolderSink(str(tmp_path / "out"))
     output: Any = SimpleNamespace(name="out", schema=pa.schema([("n", pa.int64())]), resumed=False)
     sink.prepare(None, output, "", "i")
+    sink.claim(None, output)
     tried: dict[str, Callable[[], object]] = {
         "inputs/x/0.arrow": lambda: handle.send([1]),
         f"files/y/{EVERY}.arrow": lambda: journal.append(files),
@@ -252,7 +254,7 @@ def test_an_output_of_spark_names_itself_and_its_place(tmp_path: Path, at_start:
         sink.prepare = refuse  # type: ignore[method-assign]
     told = r"output 'all' to /data/table.*No space left on device \(ENOSPC\)"
     with pytest.raises(StorageFailed, match=told), process.driver._named(output, 3):
-        start._prepare(None, output, process.world.plan, None, "", "", "") if at_start else refuse()  # type: ignore[arg-type]
+        prepare_outputs(None, [output], process.world.plan, "", "") if at_start else refuse()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

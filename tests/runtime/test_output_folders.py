@@ -42,7 +42,9 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Outpu
         request.param(flow.input("n", "n long"), tmp_path / "out", **options)
         (output,) = outputs_of(flow.compile(), flow.outputs)
         session: Any = None
-        output.sink.prepare(session, replace(output, resumed=resumed), "", identity)
+        output = replace(output, resumed=resumed)
+        output.sink.prepare(session, output, "", identity)
+        output.sink.claim(session, output)
         return output
 
     return prepared

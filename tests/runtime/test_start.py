@@ -31,6 +31,7 @@ from timely_spark.runtime.errors import (
     NameTaken,
     NoSession,
     OtherFlow,
+    OutputMismatch,
     QueryEnded,
     QueryFailed,
     QueryRefused,
@@ -38,6 +39,7 @@ from timely_spark.runtime.errors import (
 from timely_spark.runtime.handle import living
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.query.rest import yielding, yields
+from timely_spark.runtime.restore import identify, identity_of
 from timely_spark.runtime.sinks.sink import CaptureSink, MemorySink
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.entries import read_entry
@@ -400,21 +402,56 @@ def test_no_epoch_is_missed_that_completes_while_the_query_starts(
     assert [(each.output, each.epoch) for each in query.epochs()] == [("out", 0)]
 
 
-def test_of_two_first_starts_without_a_lock_both_have_one_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("before", ["the check", "the write"])
+def test_of_two_first_starts_without_a_lock_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     plan, log = small()[0].compile(1), RoundLog(str(tmp_path))
-    identity, others = RoundLog.identity, list[Any]()
+    own, other = (identity_of(log, plan, 2) for _ in range(2))
+    write = Files.write_json
 
-    def slow(self: RoundLog) -> Any:
-        read = identity(self)
-        if not others:
-            others.append(None)
-            others.append(start._identified(RoundLog(str(tmp_path)), plan, 2))
-        return read
+    def late(files: Files, name: str, content: Any, **options: Any) -> None:
+        monkeypatch.setattr(Files, "write_json", write)
+        identify(log, other)
+        write(files, name, content, **options)
 
-    monkeypatch.setattr(RoundLog, "identity", slow)
-    assert start._identified(log, plan, 2) == others[1] == log.files.json("flow.json")
+    if before == "the check":
+        identify(log, other)
+    else:
+        monkeypatch.setattr(Files, "write_json", late)
+    with pytest.raises(CheckpointInUse, match=r"by another start at the same moment\.\nHint: start again"):
+        identify(log, own)
+    assert log.identity() == other
+    identify(log, identity_of(log, plan, 2))
+
+
+def test_a_start_that_one_output_refuses_changes_nothing(session: Session, tmp_path: Path) -> None:
+    def tree() -> dict[str, bytes]:
+        files = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock")
+        return {str(path): path.read_bytes() for path in files}
+
+    def flow(second: str) -> ts.Dataflow:
+        built = ts.Dataflow("two")
+        x = built.input("x", "n long")
+        x.to_files(tmp_path / "first", name="first", overwrite=True)
+        x.to_files(tmp_path / second, name="second")
+        return built
+
+    def refused(second: str, checkpoint: str, **options: Any) -> None:
+        before = tree()
+        with pytest.raises(OutputMismatch):
+            flow(second).start(session, checkpoint=tmp_path / checkpoint, **options)  # type: ignore[arg-type]
+        assert tree() == before
+
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "data").touch()
+    refused("others", "a")
+    refused("first", "a")
+    refused("second", "a", log_to=tmp_path / "others")
+    started(flow("second"), session, tmp_path / "a").stop()
+    (tmp_path / "first" / "epoch-00000000000000000000.parquet").touch()
+    refused("others", "b")  # which would replace the first
+    refused("others", "a")
 
 
 def test_what_every_later_start_needs_is_on_the_disk(
@@ -481,7 +518,7 @@ def test_files_of_views_in_a_temporary_checkpoint_stay(
 ) -> None:
     flow, _ = small()
     flow.input("y", "n long").to_memory("shown")
-    monkeypatch.setattr(MemorySink, "prepare", CaptureSink.prepare)
+    monkeypatch.setattr(MemorySink, "claim", CaptureSink.claim)
     query = started(flow, session, None)
     deliveries = Deliveries(query.checkpoint, "shown")
     deliveries.write(0, pa.table({"n": [1]}))

@@ -46,7 +46,8 @@ def test_an_epoch_in_a_folder_is_durable_when_it_is_delivered(tmp_path: Path, sy
     assert any(path.startswith(f"{tmp_path}/.") for path in synced), "the content, before it has its name"
     sink = CaptureFolderSink(str(tmp_path / "captured"))
     output = SimpleNamespace(name="captured", schema=table.schema, resumed=False)
-    for mark in (lambda: sink.prepare(None, output, "/nowhere", "one"), sink.complete):  # type: ignore[arg-type]
+    sink.prepare(None, output, "/nowhere", "one")  # type: ignore[arg-type]
+    for mark in (lambda: sink.claim(None, output), sink.complete):  # type: ignore[arg-type]
         synced.clear()
         mark()
         assert synced[-1] == sink.path

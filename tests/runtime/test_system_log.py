@@ -47,7 +47,9 @@ def logged(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     def begun(rounds: int) -> Any:
         process = begin(reach(), workers=2, rounds=rounds, keep=50)
         process.driver.system_log = SystemLog(str(tmp_path / "log"), process.context.plan.places)
-        process.driver.system_log.prepare("checkpoint", "one")
+        output = process.driver.system_log.output
+        output.sink.prepare(None, output, "checkpoint", "one")
+        output.sink.claim(None, output)
         return process
 
     return begun
@@ -159,5 +161,6 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="log_to"):
         ts.Dataflow("none").start(log_to=7)  # type: ignore[arg-type]
     (tmp_path / "other.txt").write_text("")
+    log = SystemLog(str(tmp_path), ()).output
     with pytest.raises(OutputMismatch, match="holds other files"):
-        SystemLog(str(tmp_path), ()).prepare("checkpoint", "one")
+        log.sink.prepare(None, log, "checkpoint", "one")  # type: ignore[arg-type]

@@ -118,8 +118,11 @@ def test_another_checkpoint_is_refused_without_overwrite(spark: SparkSession, tm
 
     with pytest.raises(TableTaken, match="overwrite=True"):
         prepared(spark, DeltaSink(path), identity="two")
-    assert rows_of(path) == [(0, 1, "a")]
-    sink = prepared(spark, DeltaSink(path, overwrite=True), identity="two")
+    sink = DeltaSink(path, overwrite=True)
+    output = Output(name="out", vertex=Vertex(SCHEMA), sink=sink)
+    sink.prepare(spark, output, "/nowhere", "two")
+    assert (rows_of(path), sink.replaces) == ([(0, 1, "a")], True), "a later output may refuse the start"
+    sink.claim(spark, output)
     assert rows_of(path) == []
     sink.deliver(spark, 0, [part(0, table((2, "b")))])
     assert prepared(spark, DeltaSink(path, overwrite=True), identity="two").last() == 0

@@ -50,9 +50,9 @@ from timely_spark.runtime.query import streaming as query
 from timely_spark.runtime.query.driver import Driver
 from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.query.resident import Ends, ResidentInputs
-from timely_spark.runtime.restore import check, check_not_ahead
+from timely_spark.runtime.restore import check, check_not_ahead, identify, identity_of
 from timely_spark.runtime.run_context import RunContext, labels, packed, packed_sources
-from timely_spark.runtime.sinks.outputs import outputs_of
+from timely_spark.runtime.sinks.outputs import claim_outputs, outputs_of, prepare_outputs
 from timely_spark.runtime.sources.account import Account
 from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage import blobs, deliveries
@@ -330,12 +330,14 @@ class Process:
             world.plan = world.flow.compile(world.draw.choice([1, 2, 3, 5]))
             world.count["rescaled"] += 1
         plan, log = world.plan, RoundLog(world.checkpoint)
-        flow = start._identified(log, plan, 2)
+        flow = identity_of(log, plan, 2)
         before, _ = check(log, plan)
         outputs = outputs_of(plan, world.flow.outputs)
-        for output in outputs:
-            output.sink.prepare(None, output, log.checkpoint, flow["id"])  # type: ignore[arg-type]
-            check_not_ahead(output, plan, before)
+        session: Any = None
+        prepare_outputs(session, outputs, plan, log.checkpoint, flow["id"])
+        check_not_ahead(outputs, plan, before)
+        identify(log, flow)
+        claim_outputs(session, outputs, plan, len)
         self.handles = {
             name: InputHandle(name, plan.source(name).stage.outputs[0], epochs=plan.source(name).epochs)  # type: ignore[arg-type]
             for name in world.sends

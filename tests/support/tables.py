@@ -39,6 +39,7 @@ def prepared(session: Any, sink: S, schema: pa.Schema, identity: str = "one", ou
     """The sink of an output, at a start of its flow."""
     to = Output(name=output, vertex=OutputVertex(schema), sink=sink)
     sink.prepare(session, to, "/nowhere", identity)
+    sink.claim(session, to)
     return sink
 
 

@@ -173,6 +173,12 @@ class OutputMismatch(TimelyError, ValueError):
         return cls(msg, hint=hint)
 
     @classmethod
+    def in_one_folder(cls, path: str, first: str, second: str) -> OutputMismatch:
+        """Two outputs of a flow, or of flows that had the checkpoint, write to one folder."""
+        msg = f"{path} is the folder of output {first!r}; output {second!r} would overwrite its files."
+        return cls(msg, hint="give each output a folder, or concat the streams first.")
+
+    @classmethod
     def taken_away(cls, table: str) -> OutputMismatch:
         """Another writer has restored an earlier version of a Delta table, or overwritten it."""
         msg = (

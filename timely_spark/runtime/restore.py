@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,14 @@ from timely_spark.coordinator import switching
 from timely_spark.coordinator.lacking import lacking_by_output
 from timely_spark.coordinator.migration import Migration
 from timely_spark.errors import TimelyError
-from timely_spark.runtime.errors import OutputMismatch
+from timely_spark.runtime.errors import CheckpointInUse, OtherFlow, OutputMismatch
 from timely_spark.runtime.query.driver import progress_fields
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.storage.blobs import Blobs, files_of
 from timely_spark.runtime.storage.entries import unread
 from timely_spark.runtime.storage.log import FIRST, RoundLog
-from timely_spark.runtime.storage.manifest import Manifest
+from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.states import StateRefs, write_state
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
@@ -34,6 +35,28 @@ def newest_flow(log: RoundLog) -> tuple[dict[str, Any], Mapping[str, Any]] | Non
     """The plan summary and the coordinator of the newest manifest; None if there is no manifest."""
     chosen = log.chosen()
     return None if chosen is None else (dict(log.flow(chosen[0])["described"]), chosen[0].coordinator)
+
+
+def identity_of(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
+    """The checkpoint's identity; one that `identify` can write if the checkpoint is new."""
+    if (identity := log.identity()) is not None:
+        return identity
+    if log.spark.offsets:
+        msg = f"Checkpoint {log.checkpoint} is of a streaming query that no flow started."
+        raise OtherFlow(msg, hint="give the flow a checkpoint directory of its own.")
+    return {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
+
+
+def identify(log: RoundLog, identity: Mapping[str, Any]) -> None:
+    """Write the identity of a new checkpoint, before anything else has it."""
+    if (present := log.identity()) is None:
+        try:
+            log.files.write_json("flow.json", identity, durable=True, new=True)
+        except FileExistsError:  # by another first start, where there are no locks
+            present = log.identity()
+    if present not in (None, identity):
+        msg = f"Checkpoint {log.checkpoint} was begun by another start at the same moment."
+        raise CheckpointInUse(msg, hint="start again: of two queries the one that starts last goes on.")
 
 
 def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest | None, dict[str, str]]:
@@ -51,13 +74,13 @@ def check(log: RoundLog, plan: Plan, *, empty: bool = False) -> tuple[Manifest |
     return chosen[0], lacking_by_output(plan, lacking)
 
 
-def check_not_ahead(output: Output, plan: Plan, before: Manifest | None) -> None:
-    """Refuse a table or folder with later epochs than the checkpoint: the output would skip or rewrite them.
+def check_not_ahead(outputs: Iterable[Output], plan: Plan, before: Manifest | None) -> None:
+    """Refuse tables and folders with later epochs than the checkpoint: the output would skip or rewrite them.
 
     By the clock an epoch is a batch, and the outputs are at most one batch ahead of the newest manifest.
     """
-    if plan.clocked:
-        delivered = {} if before is None else before.coordinator["done"]
+    delivered = {} if before is None else before.coordinator["done"]
+    for output in outputs if plan.clocked else ():
         begun = max((FIRST if before is None else before.batch) + 1, delivered.get(output.name, -1))
         if (last := output.sink.last()) > begun:
             raise OutputMismatch.ahead(output.described, last, begun)

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,7 +23,7 @@ import pyarrow as pa
 from timely_spark.compiler import Plan
 from timely_spark.compiler.summary import plan_summary, unnamed_in_words
 from timely_spark.coordinator import Coordinator, RoundLimits
-from timely_spark.errors import BadArgument, GraphError, StorageFailed, TimelyError, without_stack
+from timely_spark.errors import BadArgument, GraphError, StorageFailed, TimelyError
 from timely_spark.graph import Kind, absolute, caller, frame_schema, integer, seconds
 from timely_spark.runtime.arguments import trigger_of
 from timely_spark.runtime.errors import (
@@ -31,8 +31,6 @@ from timely_spark.runtime.errors import (
     CheckpointInUse,
     InputsInUse,
     NameTaken,
-    OtherFlow,
-    OutputMismatch,
     QueryRefused,
     SourceMismatch,
 )
@@ -44,7 +42,15 @@ from timely_spark.runtime.handle.starting import starting
 from timely_spark.runtime.query.driver import Driver, manifest_of
 from timely_spark.runtime.query.rounds import Rounds
 from timely_spark.runtime.query.streaming import build, with_sources
-from timely_spark.runtime.restore import check, check_not_ahead, newest_flow, restore, withdraw
+from timely_spark.runtime.restore import (
+    check,
+    check_not_ahead,
+    identify,
+    identity_of,
+    newest_flow,
+    restore,
+    withdraw,
+)
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
     FILE_MANAGER,
@@ -63,6 +69,7 @@ from timely_spark.runtime.session import (
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
+from timely_spark.runtime.sinks.outputs import claim_outputs, prepare_outputs
 from timely_spark.runtime.sinks.sink import MemorySink, Output, Sink
 from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
@@ -72,7 +79,7 @@ from timely_spark.runtime.sources.source import JournaledSource
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
-from timely_spark.runtime.storage.manifest import FORMAT, Manifest
+from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.show.explain import step_plans
 from timely_spark.show.sketch import Sketch
@@ -163,25 +170,24 @@ def start(
     with locked(inputs), ExitStack() as undo, starting(name) as says:
         _check_free(plan.name, inputs, session, name)
         log, lock = _locked(_temporary(plan, session, undo) if checkpoint is None else checkpoint, undo)
-        flow = _identified(log, plan, partitions or partitions_for(session, plan.workers))
+        flow = identity_of(log, plan, partitions or partitions_for(session, plan.workers))
         before, lacks = check(log, plan, empty=new_steps == "empty")
         if before is None and checkpoint is not None and plan.unnamed:
             _log.warning(
                 "%s: %s", plan.name,
                 unnamed_in_words([f"{stage.name} ({stage.where})" for stage in plan.unnamed]),
             )  # fmt: skip
-        for output in outputs:
-            says(f"prepares output {output.name!r}")
-            _prepare(session, output, plan, before, lacks.get(output.name, ""), log.checkpoint, flow["id"])
-        system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
-        if system_log is not None:
-            system_log.prepare(log.checkpoint, flow["id"])
         context = dataclasses.replace(
             context, checkpoint=log.checkpoint, labels=labels(plan.workers, flow["partitions"])
         )
         says("looks at its inputs")
+        context = with_sources(session, context, dataframes)
+        outputs = [_resumed(output, before, lacks.get(output.name, "")) for output in outputs]
+        system_log = None if log_to is None else SystemLog(absolute(os.fspath(log_to)), plan.places)
+        captures = [] if system_log is None else [system_log.output]
+        _own(session, log, flow, plan, outputs, before=before, captures=captures, says=says)
         context, newest = _claimed(
-            with_sources(session, context, dataframes),
+            context,
             empty=new_steps == "empty",
             about=_about(session, outputs, dataframes),
         )
@@ -220,22 +226,28 @@ def start(
     return query
 
 
-def _prepare(
-    session: SparkSession, output: Output, plan: Plan, before: Manifest | None, lacks: str, *place: str
-) -> None:
-    """Prepare an output's sink, and compare it with the newest manifest; errors of Spark name no step."""
+def _resumed(output: Output, before: Manifest | None, lacks: str) -> Output:
     resumed = before is not None and before.has_delivered(output.name, output.release)
-    try:
-        output.sink.prepare(session, dataclasses.replace(output, resumed=resumed, lacks=lacks), *place)
-    except TimelyError:
-        raise
-    except Exception as error:
-        if own := StorageFailed.by_spark(str(error), output.described):
-            raise own from error
-        msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
-        hint = "check the output's table or folder: the cause of this error says what is wrong there."
-        raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
-    check_not_ahead(output, plan, before)
+    return dataclasses.replace(output, resumed=resumed, lacks=lacks)
+
+
+def _own(
+    session: SparkSession,
+    log: RoundLog,
+    flow: Mapping[str, Any],
+    plan: Plan,
+    outputs: Sequence[Output],
+    *,
+    before: Manifest | None,
+    captures: Sequence[Output],
+    says: Callable[[str], object],
+) -> None:
+    """Check all outputs before anything is written; then own the checkpoint, and the outputs' places."""
+    says("checks its outputs")
+    prepare_outputs(session, [*outputs, *captures], plan, log.checkpoint, flow["id"])
+    check_not_ahead(outputs, plan, before)
+    identify(log, flow)
+    claim_outputs(session, [*outputs, *captures], plan, says)
 
 
 def _make_room(
@@ -463,21 +475,6 @@ def _fits(actual: pa.DataType, declared: pa.DataType) -> bool:
 
 def _columns(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {field.type}" for field in schema]
-
-
-def _identified(log: RoundLog, plan: Plan, partitions: int) -> dict[str, Any]:
-    """The checkpoint's identity; written if the checkpoint is new, else checked."""
-    identity = log.identity()
-    if identity is None:
-        if log.spark.offsets:
-            msg = f"Checkpoint {log.checkpoint} is of a streaming query that no flow started."
-            raise OtherFlow(msg, hint="give the flow a checkpoint directory of its own.")
-        identity = {"format": FORMAT, "id": str(uuid.uuid4()), "name": plan.name, "partitions": partitions}
-        try:
-            log.files.write_json("flow.json", identity, durable=True, new=True)
-        except FileExistsError:  # by another first start, where there are no locks
-            return _identified(log, plan, partitions)
-    return identity
 
 
 def _about(

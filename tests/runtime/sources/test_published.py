@@ -273,6 +273,7 @@ def test_what_is_delivered_is_kept_short_for_the_holds_of_readers(tmp_path: Path
     empty = pa.table({"n": pa.array([], pa.int64()), "diff": pa.array([], pa.int64())})
     output: Any = SimpleNamespace(name="shared", schema=empty.schema, resumed=False)
     sink.prepare(None, output, "/nowhere", "one")
+    sink.claim(None, output)
     published = Published(Files(tmp_path), 600, "diff")
 
     def deliver(epochs: range) -> int:

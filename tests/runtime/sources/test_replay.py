@@ -182,7 +182,8 @@ def written(path: Path, epochs: int, *, identity: str = "one", overwrite: bool =
     output = outputs_of(flow.compile(), flow.outputs)[0]
     sink = output.sink
     assert isinstance(sink, CaptureFolderSink)
-    sink.prepare(None, output, "", identity)
+    sink.prepare(None, output, "", identity)  # type: ignore[arg-type]
+    sink.claim(None, output)
     for epoch in range(epochs):
         sink.write(epoch, pa.table({"n": pa.array([epoch], pa.int64())}))
     return sink

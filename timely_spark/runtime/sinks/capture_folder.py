@@ -42,8 +42,12 @@ class CaptureFolderSink(FolderSink):
         return Published(Files(self.path), self.lease, self.diff, self.arranged)
 
     def prepare(self, session: SparkSession | None, output: Output, checkpoint: str, identity: str) -> None:
+        """Check that the folder is, or may become, this output's."""
+        self._begin(output, identity)
+
+    def claim(self, session: SparkSession | None, output: Output) -> None:
         """Own the folder, and write the schema, so that a flow that replays can be built at once."""
-        self._claim(output, identity)
+        super().claim(session, output)
         Files(self.path).write_table(SCHEMA, output.schema.empty_table(), durable=True)
         if self._published is not None:
             self._published.declare()

@@ -26,7 +26,7 @@ from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, w
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
@@ -79,6 +79,10 @@ class DeltaSink(Sink):
     grouped: ClassVar[bool] = True
     _app: str = ""
     _own: Mapping[str, str] = field(default_factory=dict)
+    #: the table's properties, before this output has it; None if there is no table
+    _present: Mapping[str, str] | None = None
+    #: whether the table has, or gets, a column of epochs
+    _has_epoch: bool = False
     _columns: list[str] = field(default_factory=list)
     #: where the table is, if on the local file system
     _folder: str | None = None
@@ -95,7 +99,7 @@ class DeltaSink(Sink):
 
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Create the table, or check the existing one."""
+        """Check the table, if there is one."""
         self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}
         self._by_epoch = output.release == "epoch"
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
@@ -105,35 +109,60 @@ class DeltaSink(Sink):
                 "timely_spark.configure(SparkSession.builder, delta=True), and install timely-spark[delta]."
             )
             raise OutputMismatch(msg, hint=hint)
-        mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
         self._folder = self._local_folder(session)
-        present = self._properties(session)
+        self._present = self._properties(session)
         if output.resumed:
-            self._check_own(present)
-        schema = self._schema(output, self._table(session).toDF().columns if present is not None else [])
-        if present is None:
-            present = self._make(session, schema, {**self._own, **mapping})
-            self._folder = self._local_folder(session)
+            self._check_own(self._present)
+        if self._present is None:
+            self._schema(output, [])
+            return
         table = self._table(session)
-        # Delta computes the table's state to answer this
-        place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
-        self._folder = local_folder(place)
-        owner = present.get(_OWNER)
-        if owner != identity and self._replaces(owner):
-            self._overwrite(session, schema, self._own, mapping)
-        else:
-            if owner not in {None, identity}:
-                raise TableTaken.by(self.target, other=owner, own=identity)
-            self._check_columns(table, schema, output, created=owner is not None)
-            if owner is None:  # a table that the user made for this output
-                self._set(session, self._own)
+        self._check_table(table, self._present, output)
+        self._watch(table, own=self._present.get(_OWNER) == identity, delivered=output.resumed)
+        self._check_whole(session)
+
+    def claim(self, session: SparkSession, output: Output) -> None:
+        """Create the table, or make the existing one this output's."""
+        mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
+        present, new = self._present, self._present is None or self.replaces
+        if present is None:
+            present = self._make(session, self._schema(output, []), {**self._own, **mapping})
+            self._folder = self._local_folder(session)
+        elif self.replaces:
+            present = self._properties(session) or {}
+        table = self._table(session)
+        if new:  # perhaps another output of the flow has made or replaced it
+            schema = self._check_table(table, present, output)
+            if self.replaces:
+                self._overwrite(session, schema, self._own, mapping)
+        if _OWNER not in present and not self.replaces:  # a table that the user made for this output
+            self._set(session, self._own)
         if self.layout != TableLayout():
             self._lay_out(session, table)
         if output.lacks and present.get(_LACKS) != output.lacks:
             self._set(session, {_LACKS: output.lacks})
+        if new:
+            self._watch(table, own=not self.replaces, delivered=output.resumed)
+
+    def _check_table(self, table: DeltaTable, present: Mapping[str, str], output: Output) -> StructType:
+        """Refuse the table if this output may not write to it; returns the columns that it must have."""
+        owner, identity, frame = present.get(_OWNER), self._own[_OWNER], table.toDF()
+        schema = self._schema(output, frame.columns)
+        self.replaces = owner != identity and self._may_replace(owner)
+        if not self.replaces:
+            if owner not in {None, identity}:
+                raise TableTaken.by(self.target, other=owner, own=identity)
+            self._check_columns(frame.schema, schema, output, created=owner is not None)
+            if self.layout.partition_by:
+                self._check_partitions(table.detail().collect()[0])
+        return schema
+
+    def _watch(self, table: DeltaTable, *, own: bool, delivered: bool) -> None:
+        """Begin the history of the table, of which Delta computes the state to say where it is."""
+        place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
+        self._folder = local_folder(place)
         self._history = DeltaHistory(place, self._app)
-        self._history.begin(own=owner == identity, delivered=output.resumed)
-        self._check_whole(session)
+        self._history.begin(own=own, delivered=delivered)
 
     def written(self, most: int) -> pa.Table | None:
         """Rows of a file that the last commit has added; an upsert adds rows that were there, too."""
@@ -147,7 +176,7 @@ class DeltaSink(Sink):
         """The last transaction of this output, as the table's log says."""
         return -1 if self._history is None else self._history.last
 
-    def _replaces(self, owner: str | None) -> bool:
+    def _may_replace(self, owner: str | None) -> bool:
         return owner in self.overwrite if isinstance(self.overwrite, frozenset) else bool(self.overwrite)
 
     def _schema(self, output: Output, present: Sequence[str]) -> StructType:
@@ -158,13 +187,16 @@ class DeltaSink(Sink):
         """
         columns = [f for f in output.schema if not self.keys or f.name != self.diff]
         self._columns = [field.name for field in columns]
+        self._has_epoch = bool(self.epoch)
         if self.epoch is None:
-            self.epoch = not self.keys or EPOCH in set(present) - set(self._columns)
+            self._has_epoch = not self.keys or EPOCH in set(present) - set(self._columns)
         schema = pa.schema(columns)
-        return with_epoch(self.target, schema)[0] if self.epoch else spark_schema(schema)
+        return with_epoch(self.target, schema)[0] if self._has_epoch else spark_schema(schema)
 
-    def _check_columns(self, table: DeltaTable, schema: StructType, output: Output, *, created: bool) -> None:
-        columns = [f"{f.name} {f.dataType.simpleString()}" for f in table.toDF().schema]
+    def _check_columns(
+        self, present: StructType, schema: StructType, output: Output, *, created: bool
+    ) -> None:
+        columns = [f"{f.name} {f.dataType.simpleString()}" for f in present]
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
         # users may add columns to a table that a flow has made
         if not set(expected) <= set(columns) or (not created and columns != expected):
@@ -174,18 +206,20 @@ class DeltaSink(Sink):
                 hint = "restore the columns of the table, or begin with a new checkpoint and another table."
             raise OutputMismatch(msg, hint=hint)
 
-    def _lay_out(self, session: SparkSession, table: DeltaTable) -> None:
-        """Give the table the clustering, comment and properties of the layout, and check its partitions."""
-        layout, detail = self.layout, table.detail().collect()[0]
-        if layout.partition_by and [*layout.partition_by] != detail["partitionColumns"]:
+    def _check_partitions(self, detail: Row) -> None:
+        if (columns := [*self.layout.partition_by]) != detail["partitionColumns"]:
             msg = (
                 f"{self.target} is partitioned by {detail['partitionColumns']}; "
-                f"to_delta has partition_by={[*layout.partition_by]}."
+                f"to_delta has partition_by={columns}."
             )
             hint = (
                 "write to another table, pass overwrite=True for that of another checkpoint, or leave it out."
             )
             raise OutputMismatch(msg, hint=hint)
+
+    def _lay_out(self, session: SparkSession, table: DeltaTable) -> None:
+        """Give the table the clustering, comment and properties of the layout."""
+        layout, detail = self.layout, table.detail().collect()[0]
         if layout.cluster_by and [*layout.cluster_by] != detail["clusteringColumns"]:
             columns = ", ".join(map(identifier, layout.cluster_by))
             session.sql(f"ALTER TABLE {self._sql} CLUSTER BY ({columns})")
@@ -238,7 +272,7 @@ class DeltaSink(Sink):
 
     def _upsert(self, session: SparkSession, version: int, parts: Parts, records: pa.Table | None) -> None:
         """Write the last records of the keys; the `records` of large parts are read by tasks."""
-        upsert = Upsert(keys=self.keys, diff=self.diff, columns=self._columns, epoch=bool(self.epoch))
+        upsert = Upsert(keys=self.keys, diff=self.diff, columns=self._columns, epoch=self._has_epoch)
         if records is None:
             frame = upsert.last_of(_with_epochs(session, parts, order=PLACE))
         else:

@@ -56,7 +56,7 @@ class FolderSink(Sink):
         return self.path
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Make this output the owner of the folder: files of other checkpoints have the same names."""
+        """Check that the folder is, or may become, this output's: other files may have its names."""
         _, columns = with_epoch(self.path, output.schema)
         nested = [name for name in columns if pa.types.is_nested(output.schema.field(name).type)]
         if self.format == "csv" and nested:
@@ -64,28 +64,29 @@ class FolderSink(Sink):
             raise OutputMismatch(
                 msg, hint='write to_files(format="parquet"), or select the fields inside them.'
             )
-        self._claim(output, identity)
+        self._begin(output, identity)
 
-    def _claim(self, output: Output, identity: str) -> None:
-        """Own the folder, or refuse to write to it."""
-        files, columns = Files(self.path), f"{describe(output.schema)} in {self.format}"
-        self._own = own = {"checkpoint": identity, "output": output.name}
-        self._reached = -1
+    def _begin(self, output: Output, identity: str) -> None:
+        self._own, self._reached = {"checkpoint": identity, "output": output.name}, -1
+        owner = self._check(output)
+        self.replaces = owner is not None and owner["checkpoint"] != identity
+
+    def _columns(self, output: Output) -> str:
+        return f"{describe(output.schema)} in {self.format}"
+
+    def _check(self, output: Output) -> dict[str, Any] | None:
+        """Refuse a folder that this output may not write to; returns what the folder says of its owner."""
+        own, identity, columns = self._own, self._own["checkpoint"], self._columns(output)
         owner = self._owner()
         if owner is not None and own.items() <= owner.items():
             if (stored := owner.get("columns", columns)) != columns:
                 raise OutputMismatch.columns(output.name, stored=stored, now=columns)
-            files.tidy(".")
-            return
+            return owner
         if owner is not None and owner["checkpoint"] == identity:
-            first, second = owner["output"], output.name
-            msg = (
-                f"{self.path} is the folder of output {first!r}; output {second!r} would overwrite its files."
-            )
-            raise OutputMismatch(msg, hint="give each output a folder, or concat the streams first.")
+            raise OutputMismatch.in_one_folder(self.path, owner["output"], output.name)
         if output.resumed:
             raise OutputMismatch.lost(self.path)
-        names = files.names(".")
+        names = Files(self.path).names(".")
         if owner is None and (others := [name for name in names if not name.startswith("_")]):
             msg = (
                 f"{self.path} holds other files, such as {others[0]!r}, which would be read with the epochs."
@@ -93,10 +94,19 @@ class FolderSink(Sink):
             raise OutputMismatch(msg, hint="write to a folder of the output's own.")
         if owner is not None and not self.overwrite:
             raise TableTaken.by(self.path, other=owner["checkpoint"], own=identity)
-        for name in names:  # before the owner changes, so that the next start repeats an interrupted removal
+        return owner
+
+    def claim(self, session: SparkSession | None, output: Output) -> None:
+        """Make this output the owner of the folder."""
+        files = Files(self.path)
+        if (self._check(output) or {}).items() >= self._own.items():
+            files.tidy(".")
+            return
+        # before the owner changes, so that the next start repeats an interrupted removal
+        for name in files.names("."):
             if _EPOCH.fullmatch(name) or name == COMPLETE:
                 files.remove(name)
-        files.write(OWNER, json.dumps(own | {"columns": columns}).encode(), durable=True)
+        files.write(OWNER, json.dumps({**self._own, "columns": self._columns(output)}).encode(), durable=True)
 
     def written(self, most: int) -> pa.Table | None:
         """Rows of the last epoch's file."""

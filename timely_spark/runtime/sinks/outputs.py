@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from timely_spark.compiler import Plan
+from timely_spark.errors import StorageFailed, TimelyError, without_stack
 from timely_spark.operators.outputs import OutputSpec
+from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks.capture_folder import CaptureFolderSink
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.folder import FolderSink
@@ -20,6 +23,9 @@ from timely_spark.runtime.sinks.sink import (
     Sink,
     SubscribeSink,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def outputs_of(plan: Plan, declared: Iterable[OutputSpec]) -> list[Output]:
@@ -35,6 +41,52 @@ def published_by(outputs: Iterable[Output]) -> dict[str, str]:
     """The folders in which outputs publish collections, by the outputs' names."""
     sinks = ((output.name, output.sink) for output in outputs)
     return {name: sink.path for name, sink in sinks if isinstance(sink, CaptureFolderSink) and sink.lease}
+
+
+def prepare_outputs(
+    session: SparkSession, outputs: Sequence[Output], plan: Plan, checkpoint: str, identity: str
+) -> None:
+    """Check at a start that each output may write to its place; changes no place.
+
+    Raises:
+        OutputMismatch: an output may not.
+    """
+    folders: dict[str, str] = {}
+    for output in outputs:
+        with _named(output, plan):
+            output.sink.prepare(session, output, checkpoint, identity)
+        if isinstance(output.sink, FolderSink):
+            first = folders.setdefault(output.sink.path, output.name)
+            if first != output.name:
+                raise OutputMismatch.in_one_folder(output.sink.path, first, output.name)
+
+
+def claim_outputs(
+    session: SparkSession, outputs: Sequence[Output], plan: Plan, says: Callable[[str], object]
+) -> None:
+    """Make each place its output's, after `prepare_outputs`.
+
+    Tables and folders of other checkpoints are emptied last: Delta may yet refuse to make a table.
+    """
+    for output in sorted(outputs, key=lambda output: output.sink.replaces):
+        says(f"prepares output {output.name!r}")
+        with _named(output, plan):
+            output.sink.claim(session, output)
+
+
+@contextmanager
+def _named(output: Output, plan: Plan) -> Iterator[None]:
+    """Errors of Spark name no step."""
+    try:
+        yield
+    except TimelyError:
+        raise
+    except Exception as error:
+        if own := StorageFailed.by_spark(str(error), output.described):
+            raise own from error
+        msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
+        hint = "check the output's table or folder: the cause of this error says what is wrong there."
+        raise OutputMismatch(msg, where=plan.by_name[output.name].stage.where, hint=hint) from error
 
 
 def _sink(spec: OutputSpec) -> Sink:

@@ -42,6 +42,8 @@ class Sink:
     #: whether several epochs are written together if they follow each other quickly
     grouped: ClassVar[bool] = False
 
+    #: whether `claim` removes what another checkpoint's output has written
+    replaces: bool = False
     #: the properties by which a table or folder is this output's
     _own: Mapping[str, str] = MappingProxyType({})
 
@@ -51,10 +53,13 @@ class Sink:
         return ""
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Prepare the sink, in the user's process at the start, for example create a table.
+        """Check, in the user's process, that the output may write to its place; changes no file or table.
 
         The `identity` of the checkpoint is the same after a restart.
         """
+
+    def claim(self, session: SparkSession, output: Output) -> None:
+        """Make the place this output's, for example create a table: at a start that no output has refused."""
 
     def last(self) -> int:
         """The last epoch, or batch, that the place has of this output; -1 if it has none, or does not say."""
@@ -185,15 +190,21 @@ class MemorySink(CaptureSink):
     """
 
     view: str = ""
+    _checkpoint: str = ""
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
+        """Do as `CaptureSink`, and check that the view can have a column of epochs."""
+        super().prepare(session, output, checkpoint, identity)
+        with_epoch(f"view {self.view!r}", output.schema)
+        self._checkpoint = checkpoint
+
+    def claim(self, session: SparkSession, output: Output) -> None:
         """Create the view."""
         from timely_spark.runtime.sinks.memory import MemorySource
 
-        super().prepare(session, output, checkpoint, identity)
         schema, _ = with_epoch(f"view {self.view!r}", output.schema)
         register(session, MemorySource)
-        options = {"checkpoint": checkpoint, "output": output.name}
+        options = {"checkpoint": self._checkpoint, "output": output.name}
         view = session.read.format(MemorySource.name()).schema(schema).options(**options).load()
         view.createOrReplaceTempView(self.view)
 

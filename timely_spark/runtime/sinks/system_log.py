@@ -51,10 +51,10 @@ class SystemLog:
     def _sink(self) -> CaptureFolderSink:
         return CaptureFolderSink(self.path)
 
-    def prepare(self, checkpoint: str, identity: str) -> None:
-        """Own the folder."""
-        output = Output(name="log", vertex=vertices.OutputVertex(SCHEMA), sink=self._sink)
-        self._sink.prepare(None, output, checkpoint, identity)
+    @property
+    def output(self) -> Output:
+        """The capture, as an output of the flow."""
+        return Output(name="log", vertex=vertices.OutputVertex(SCHEMA), sink=CaptureFolderSink(self.path))
 
     def write(self, before: Manifest, manifest: Manifest, states: StateRefs, counted: CountChanges) -> None:
         """Begin to write what a micro-batch did, and how it changed the counts of pointstamps.
