@@ -12,6 +12,7 @@ from timely_spark.runtime.sources.skipped import Skipped
 from timely_spark.runtime.storage.cancel import due, request
 from timely_spark.runtime.storage.cuts import record
 from timely_spark.runtime.storage.entries import close_source
+from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog
 
 
@@ -30,6 +31,14 @@ def test_a_cancel_takes_effect_in_one_batch_also_when_it_runs_again(log: RoundLo
     assert due(log, 5, kept_from=0) == [6]
     again = RoundLog(log.checkpoint).claim({"run": "second"})
     assert [due(again, batch, kept_from=0) for batch in (3, 4, 5, 6)] == [[], [2, 5], [6], []]
+
+
+def test_two_requests_at_one_moment_are_two(log: RoundLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    request(log, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "numbers", lambda *_: [])  # as before the first one
+        request(log, 4)
+    assert due(log, 7, 0) == [3, 4]
 
 
 def test_a_request_goes_when_no_batch_can_run_again_that_had_it(log: RoundLog) -> None:

@@ -15,6 +15,7 @@ from timely_spark.errors import LogDamaged
 from timely_spark.runtime.storage import deliveries as module
 from timely_spark.runtime.storage.deliveries import Deliveries
 from timely_spark.runtime.storage.files import Files
+from timely_spark.runtime.storage.merged_files import Span
 
 
 class Killed(BaseException):
@@ -90,21 +91,20 @@ def test_a_reader_sees_the_same_deliveries_whenever_they_are_merged_and_the_proc
 
 @pytest.mark.slow
 def test_files_are_few_and_each_record_is_written_a_few_times(tmp_path: Path) -> None:
-    deliveries, sizes = Deliveries(str(tmp_path), "out"), dict[bool, int]()
-    real = Files.write
+    deliveries, counts = Deliveries(str(tmp_path), "out"), {False: 0, True: 0}
+    real = Files.write_table
 
-    def counted(files: Files, name: str, content: bytes, **options: bool) -> None:
-        merged = "-" in name
-        sizes[merged] = sizes.get(merged, 0) + len(content)
-        real(files, name, content, **options)
+    def counted(files: Files, name: str, table: pa.Table, **options: bool) -> None:
+        counts["-" in name] += table.num_rows
+        real(files, name, table, **options)
 
-    with mock.patch.object(Files, "write", counted):
+    with mock.patch.object(Files, "write_table", counted):
         for version in range(256):
             deliveries.write(version, rows(version, 1))
             deliveries.merge(version - 2)
 
     assert len(names(tmp_path)) <= 3 + 4 + 8  # delivered again; fewer than four; powers of two
-    assert sizes[True] <= 8 * sizes[False]
+    assert counts[True] <= 8 * counts[False]
     assert [version for version, _ in deliveries.read()] == [*range(256)]
 
 
@@ -118,8 +118,13 @@ def test_a_delivery_looks_at_the_folder_only_if_another_process_may_have_written
         return listed(self, folder)
 
     monkeypatch.setattr(Files, "names", names)
-    written(tmp_path, range(20))
+    deliveries = written(tmp_path, range(7))
     assert len(looked) == 1
+    for before in [2] * 9 + [3]:  # an epoch of many rounds; four can be merged at 4
+        deliveries.merge(before)
+    assert len(looked) == 2
+    deliveries.merge(4)
+    assert len(looked) == 3
 
 
 def test_a_reader_that_lacks_the_newest_delivery_alone_lists_no_folder(
@@ -174,6 +179,13 @@ def test_large_deliveries_and_those_with_other_columns_stay_files_of_their_own(
         deliveries.merge(before)
     assert names(tmp_path) == ["0", "1", "2", "3", "4-7", "8"]
     assert [version for version, _ in deliveries.read(8)] == [*range(9)]
+
+    second = tmp_path / "second"
+    written(second, range(4)).merge(4)
+    deliveries = written(second, range(4, 8))
+    monkeypatch.setattr(module, "MOST", sum(deliveries._size(Span(n, n)) for n in range(4, 8)))
+    deliveries.merge(8)
+    assert names(second) == ["0-3", "4-7"], "together they are too large"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
