@@ -564,6 +564,10 @@ def test_a_delivery_of_an_output_with_keys_is_an_upsert(tmp_path: Path) -> None:
             "[X] mismatch:\n- A schema mismatch detected when writing to the Delta table.\nset mergeSchema",
             r"t: A schema mismatch detected when writing\nHint: restore the columns",
         ),
+        (
+            "[DELTA_FAILED_TO_MERGE_FIELDS] Failed to merge fields 'k' and 'k'\n\tat a.b",
+            r"t: Failed to merge fields 'k' and 'k'\nHint: restore the columns",
+        ),
     ],
 )
 def test_what_the_table_refuses_is_the_tables(text: str, expected: str) -> None:

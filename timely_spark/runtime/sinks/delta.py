@@ -51,7 +51,10 @@ _NOT_NULL = 'partition by other columns, or write null: select("*", k="nullif(k,
 #: What Delta says of records that the table's constraints refuse, and of columns that it does not have.
 _REFUSED = re.compile(r"(CHECK constraint .+ violated by row with values:(\n - .+)*|NOT NULL constraint .+)")
 _MEND = "let ALTER TABLE drop the constraint, and start again: the epoch waits."
-_OTHERS = re.compile(r"(A schema mismatch detected when writing|Cannot resolve .+ clause given columns .+)")
+_OTHERS = re.compile(
+    r"(A schema mismatch detected when writing|Cannot resolve .+ clause given columns .+"
+    r"|Failed to merge fields '.+' and '.+')"
+)
 _RESTORE = "restore the columns of the table, and start again: the epoch waits."
 
 
