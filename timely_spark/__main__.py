@@ -43,7 +43,7 @@ _PORT = {errno.EADDRINUSE, errno.EACCES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives the exit code.
+    """Runs a command and gives the exit code. Without arguments it says which commands there are.
 
     Example:
         >>> main(["status", "/no/such/checkpoint"])
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            options = _parser().parse_args(arguments)
+            options = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
             return int(options.run(options))
         except TimelyError as error:
             return _failed(_message(error))

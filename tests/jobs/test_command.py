@@ -14,6 +14,14 @@ from timely_spark.__main__ import main
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
+def test_without_arguments_it_says_which_commands_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+
+    text = capsys.readouterr().out
+    assert all(f"\n    {command} " in text for command in ("status", "run", "ui", "job", "prepare"))
+
+
 def test_the_list_has_each_program_with_a_line_about_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job"]) == 0
 

@@ -1,4 +1,4 @@
-"""Random programs of every operator: the answer depends on no workers, no schedule, no crash, no batching.
+"""Random programs of every operator: the answer depends on no workers, schedule, crash, move or batching.
 
 A program is made of the cases of `tests/test_named.py`, in which no public operator is missing, and of some
 more: each takes two streams or collections that there are, and what it makes is captured, cut down to two
@@ -24,8 +24,10 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import Moving
 from tests.test_named import ALL as NAMED
 from tests.test_named import Case
+from timely_spark.coordinator.migration import FlowChanged
 from timely_spark.differential import DIFF
 from timely_spark.operators.retractions import retractions_in
 from timely_spark.testing import run
@@ -52,10 +54,22 @@ MORE: dict[str, Any] = {
     "descending times": Case(lambda x, _: own_times(x, ts.times.Descending)),
     "inner times": Case(lambda x, _: own_times(x, int)),
     "a monotone stream with releases": Case(lambda x, _: improved(x)),
+    "components by place": Case(
+        lambda x, _: ts.graphs.connected_components(x, src="k", dst="v", spread=True, name="it"),
+        collections=True,
+    ),
+    "hot keys": Case(
+        lambda x, y: x.join(y, on="k", how="left", skew=[0, 3], name="hot").max(
+            "v", keys="k", skew=[1], name="it"
+        ),
+        collections=True,
+    ),
 }
 ALL: dict[str, Any] = NAMED | MORE
 #: Each worker has a copy, so the number of workers is a part of the question.
 COPIES = {"Stream.broadcast", "all_reduce"}
+#: Why a flow cannot go on with other workers: records in flight without a known key, state without a method.
+STAYS = re.compile(r"of unknown partitioning|repartition\(\)")
 #: Within a tolerance ranks depend on which changes are computed together: on how they come in epochs, and on
 #: which epochs are in flight together. Epochs one after the other have one answer.
 APPROXIMATE = {"graphs.pagerank in steps"}
@@ -161,7 +175,36 @@ def rounded(value: Any) -> Any:
 
 def played(flow: ts.Dataflow, inputs: Any, **how: Any) -> Rows:
     """What a flow that was not played before says: some outputs are one flow's."""
-    made = run(flow, inputs, warn_after=500, **how)
+    return said(run(flow, inputs, warn_after=500, **how))
+
+
+class _Moving(Moving):
+    """It stays where it is refused."""
+
+    def stop(self) -> None:
+        try:
+            super().stop()
+        except FlowChanged as refused:
+            if not STAYS.search(str(refused)):
+                raise
+
+
+def moved(flow: ts.Dataflow, inputs: Any, workers: list[int], stops: set[int], seed: int | None) -> Rows:
+    """What a flow says that goes on with the next of some numbers of workers after some of its batches."""
+    moving = _Moving(flow, workers, stops.__contains__, seed=seed)
+    for epoch in range(len(inputs["x"]) + 1):
+        for name, epochs in inputs.items():
+            if epoch == len(epochs):
+                moving.simulation.close(name)
+            else:
+                moving.simulation.send(name, epochs[epoch], epoch=epoch)
+                moving.simulation.advance_to(name, epoch + 1)
+        moving.run()
+    return said(moving.simulation.captured)
+
+
+def said(made: Any) -> Rows:
+    """The records of each output by epoch, and of changes what they come to."""
     found: Rows = {}
     for name, out in made.items():
         if name.startswith("out"):
@@ -184,10 +227,17 @@ def check(seed: int) -> list[str]:
     one = played(flow, inputs, workers=workers if COPIES & {*used} else 1)
     if program.of_collections:
         inputs = {name: [uncanonical(draw, rows) for rows in epochs] for name, epochs in inputs.items()}
-    how = {"workers": workers, "seed": draw.choice([None, seed]), "together": draw.random() < 0.5}
+    how: dict[str, Any] = {"workers": workers, "seed": draw.choice([None, seed])}
+    how["together"] = draw.random() < 0.5
     how["together"] &= not APPROXIMATE & {*used}
     how["crashes"] = draw.choice([0.0, 0.2])
-    assert played(program.flow(), inputs, **how) == one, f"{program}, {how}"
+    if draw.random() < 0.3 and not COPIES & {*used}:
+        how = {"workers": draw.choices([1, 2, 3, 5, 8, 16, 32], k=3), "seed": how["seed"]}
+        how["stops"] = {draw.randint(0, 12) for _ in range(3)}
+        other = moved(program.flow(), inputs, **how)
+    else:
+        other = played(program.flow(), inputs, **how)
+    assert other == one, f"{program}, {how}"
     if program.of_collections:
         at_once = {name: [[row for rows in epochs for row in rows]] for name, epochs in inputs.items()}
         assert summed(played(program.flow(), at_once, workers=workers)) == summed(one), f"{program} at once"

@@ -113,7 +113,7 @@ class Blobs:
         end = 0
         for scalar in payloads:
             data = scalar.as_py()
-            if data is None or len(data) <= EMBEDDED or file_of(data) is not None:
+            if data is None or len(data) <= EMBEDDED:  # no reference to a file is longer
                 spans.append(None)
                 continue
             spans.append((end, len(data), checksum(data)))
