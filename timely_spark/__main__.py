@@ -43,7 +43,7 @@ _PORT = {errno.EADDRINUSE, errno.EACCES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives the exit code. Without arguments it says which commands there are.
+    """Runs a command and gives the exit code; without arguments it says which commands there are, and gives 2.
 
     Example:
         >>> main(["status", "/no/such/checkpoint"])
@@ -51,7 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            options = _parser().parse_args((sys.argv[1:] if arguments is None else arguments) or ["--help"])
+            parser, words = _parser(), sys.argv[1:] if arguments is None else arguments
+            if not words:
+                parser.print_help(sys.stderr)
+                return 2
+            options = parser.parse_args(words)
             return int(options.run(options))
         except TimelyError as error:
             return _failed(_message(error))

@@ -301,6 +301,7 @@ def upserting(folder: Path, keys: tuple[str, ...], *, diff: bool, epoch: bool) -
         _own=OWN,
         _columns=[*VALUES],
         _folder=str(folder),
+        _has_epoch=epoch,
         _by_epoch=False,
     )
 
