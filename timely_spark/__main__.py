@@ -43,7 +43,7 @@ _PORT = {errno.EADDRINUSE, errno.EACCES}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives the exit code; without arguments it says which commands there are, and gives 2.
+    """Runs a command and gives the exit code: 2 without arguments, after saying which commands there are.
 
     Example:
         >>> main(["status", "/no/such/checkpoint"])

@@ -318,7 +318,7 @@ def test_ranks_and_distances_are_those_of_networkx() -> None:
     epochs = [grown, [(src, dst, -1) for src, dst, _ in draw.sample(grown, 40)] + [(0, 1, 1), (0, 0, -5)]]
     flow = ts.Dataflow("both")
     edges = flow.input("edges", "src long, dst long, diff long").collection(diff="diff")
-    pagerank.pagerank(edges, 30, 0.85).changes().capture("ranks")
+    pagerank.pagerank(edges, 30, 0.85).changes().capture("rank")
     shortest_paths.shortest_paths(edges, [3, 4], None).changes().capture("paths")
     with pytest.warns(UserWarning, match="more was removed than inserted: {'src': 0, 'dst': 0}"):
         result = ts.testing.run(flow, {"edges": epochs}, workers=2)
@@ -326,7 +326,7 @@ def test_ranks_and_distances_are_those_of_networkx() -> None:
     epochs[1] = [row for row in epochs[1] if row != (0, 0, -5)]  # taken away without having been there
     ranks, paths = Counter[Any](), Counter[Any]()
     for epoch, graph in enumerate(changed(epochs)):
-        for total, name in ((ranks, "ranks"), (paths, "paths")):
+        for total, name in ((ranks, "rank"), (paths, "paths")):
             total.update({row[:2]: row[2] for row in result[name].rows()[epoch] if row[2] > 0})
             total.subtract({row[:2]: 1 for row in result[name].rows()[epoch] if row[2] < 0})
         found = dict(pair for pair, count in ranks.items() if count)

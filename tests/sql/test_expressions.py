@@ -113,6 +113,24 @@ def test_columns_have_names_of_types_of_other_systems() -> None:
     assert bind("concat(text, json, uuid + list)", rows.schema).evaluate(rows).to_pylist() == ["ab3"]
 
 
+AT = pa.timestamp("us", "UTC")
+ZONED = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.date32()), ("t", AT), ("l", pa.list_(AT))])
+
+
+@pytest.mark.parametrize(
+    "text", ["1 / n < 1", "string(n)", "CAST(s AS date)", "string(d)", "try_cast(s AS int)"]
+)
+def test_where_no_value_depends_on_the_zone_the_text_does_not(text: str) -> None:
+    assert bind(text, ZONED, zone="Asia/Tokyo").sql == bind(text, ZONED).sql
+
+
+@pytest.mark.parametrize(
+    "text", ["string(t)", "string(l)", "hour(t)", "timestamp(d)", "unix_timestamp(s)", "date(t)"]
+)
+def test_where_values_depend_on_the_zone_the_text_does(text: str) -> None:
+    assert bind(text, ZONED, zone="Asia/Tokyo").sql == f"{bind(text, ZONED).sql} /* in Asia/Tokyo */"
+
+
 def test_a_name_of_two_columns_in_other_cases_is_neither() -> None:
     schema = pa.schema({"Ab": pa.int32(), "aB": pa.int32()})
 

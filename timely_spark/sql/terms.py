@@ -135,9 +135,10 @@ class FunctionCall(Term):
 
     @property
     def reads_zone(self) -> bool:
-        """Also by the types of timestamps, which have the zone."""
-        zoned = any(getattr(one.type, "tz", None) for one in (self, *self.arguments))
-        return "zone" in self.function.extras or zoned or super().reads_zone
+        """Also by the types of timestamps, which have the zone; casts by them only."""
+        zoned = any(types.has_zone(one.type) for one in (self, *self.arguments))
+        named = "zone" in self.function.extras and self.name not in {"cast", "try_cast"}
+        return named or zoned or super().reads_zone
 
     def evaluate(self, rows: Rows) -> Value:
         if not rows.length:  # not even a constant has to have a value

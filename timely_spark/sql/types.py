@@ -170,6 +170,11 @@ def has_float(kind: pa.DataType) -> bool:
     return is_float(kind) or any(has_float(one.type) for one in _fields(kind))
 
 
+def has_zone(kind: pa.DataType) -> bool:
+    """Whether a type is a timestamp with a time zone, or has one inside."""
+    return bool(getattr(kind, "tz", None)) or any(has_zone(one.type) for one in _fields(kind))
+
+
 def is_atomic(kind: pa.DataType) -> bool:
     """Whether a type has no parts."""
     return not of.is_nested(kind) and not of.is_null(kind)
