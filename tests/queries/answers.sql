@@ -867,6 +867,10 @@ NULL
 []
 [null]
 
+SELECT x FROM (SELECT a AS x, l AS m FROM t) WHERE exists(m, A -> a > x)
+----
+1
+
 -- a set operation in the order of an expression
 
 SELECT a FROM t UNION SELECT b FROM u ORDER BY -a LIMIT 2

@@ -235,7 +235,7 @@ def test_files_are_read_by_conditions_of_a_view(tmp_path):
     of_one_reader = "SELECT a.src FROM edges a JOIN edges b ON a.src = b.dst WHERE a.w > 2"
     assert " where " not in ts.explain_sql(of_one_reader, edges=collection())
     # a condition that each reader has is tested once
-    for more in ("b.w > 2", "b.dst < 7 AND b.w > 2"):
+    for more in ("b.w > 2", "b.dst < 7 AND b.w > 2", "b.dst < 7 AND b.w > 2 AND a.src > 1"):
         plan = ts.explain_sql(f"{of_one_reader} AND {more}", edges=collection())
         assert plan.count("TableScan") == 1
         assert "TableScan edges: reads rows where (w > 2)" in plan
@@ -322,6 +322,12 @@ REFUSED = [
     ("SELECT [src] FROM edges", "[...] without an array", "names are in `...`"),
     ("EXPLAIN SELECT src FROM edges", "this is not understood", "Spark's SQL"),
     ("SELECT src FROM edges WHERE src", "is bigint, not boolean", "write a condition"),
+    ("SELECT x FROM (SELECT w AS x FROM edges) WHERE x", "`x` is bigint, not boolean", "write a condition"),
+    (  # a column that the join has dropped
+        "SELECT 1 FROM edges a JOIN edges b ON a.src = b.dst WHERE b.dst + a.w",
+        "`src` + `w` is bigint, not boolean, in line 1, column 59",
+        "write a condition",
+    ),
     ("SELECT grouping(src) FROM edges GROUP BY src", "without grouping sets", "ROLLUP"),
     ("SELECT src FROM edges LATERAL VIEW explode(src) AS x", "explode of bigint", "array or a map"),
     ("SELECT explode(array(src), array(dst)) FROM edges", "explode of 2 arguments", "one array"),
@@ -484,6 +490,9 @@ def test_a_condition_that_may_fail_is_tested_behind_those_before_it():
         "Selection 1 / `dst` < 1",
         "Selection `dst` <> 0 AND `w` > 0",
     ]
+    # with the names of its query
+    plan = ts.explain_sql("SELECT x FROM (SELECT dst AS x FROM edges) WHERE 1 / x < 1", edges=collection())
+    assert "Selection 1 / `x` < 1" in plan
 
 
 def test_a_join_by_null_safe_equality_has_a_key():

@@ -334,18 +334,20 @@ class Joins(FromItems):
         return replace(source, relation=relation)
 
     def _filtered(self, relation: Relation, condition: Any) -> Relation:
-        """A relation with a filter, below a renaming of columns: that of `t x` and `t y` may be the same."""
+        """A relation with a filter, below a renaming of columns: that of `t x` and `t y` may be the same.
+
+        One that may fail stays above it, so that its error has the names of the query.
+        """
         tree = self.final(condition)
         outer = self.relation, self.same
         self.relation, self.same = relation, {}
         try:
-            if isinstance(relation, Projection) and relation.renames:
-                names: Any = dict(relation.columns)
-                return replace(
-                    relation, input=self._filtered(relation.input, renamed(tree, names.__getitem__))
-                )
             with self.binder.clause(condition):
-                return with_condition(relation, self.condition(tree))
+                bound = self.condition(tree)
+                if bound.fails or not (isinstance(relation, Projection) and relation.renames):
+                    return with_condition(relation, bound)
+            names: Any = dict(relation.columns)
+            return replace(relation, input=self._filtered(relation.input, renamed(tree, names.__getitem__)))
         finally:
             self.relation, self.same = outer
 
