@@ -51,14 +51,14 @@ def ranks(spark: SparkSession, folder: Path) -> tuple[float, int, pa.Table]:
     return seconds, sum(done.rounds or 0 for done in query.epochs()), ts.snapshot(query.captured("out"))
 
 
-def off(ranks_: pa.Table, ends: np.ndarray, nodes: int) -> float:
+def off(computed: pa.Table, ends: np.ndarray, nodes: int) -> float:
     """How far the ranks are off the exact ones, on average."""
     src, dst = ends.T
     share, rank = 0.85 / np.maximum(np.bincount(src, minlength=nodes), 1), np.full(nodes, float(UNIT))
     for _ in range(150):
         rank = 0.15 * UNIT + np.bincount(dst, (rank * share)[src], nodes)
     own = np.zeros(nodes)
-    own[ranks_["node"].to_numpy()] = ranks_["rank"].to_numpy()
+    own[computed["node"].to_numpy()] = computed["rank"].to_numpy()
     there = np.zeros(nodes, bool)
     there[src] = there[dst] = True
     return float(np.abs(own - np.where(there, rank, 0)).mean())
@@ -77,14 +77,14 @@ def pageranks(report: Report, nodes: int, edges: int) -> None:
     seconds, iterations, out = ranks(spark, folder)
     assert off(out, ends, nodes) < (TOLERANCE + edges / nodes) / 0.15, "other ranks"
     spark.stop()
-    graphx_ = (
+    baselines = (
         [] if report.quick else [epochs[0][0] for epochs in graphx(folder, ["PR:1", "PR:21"], 1).values()]
     )
     report.add(
         f"PageRank, {nodes:,} nodes, {edges:,} edges, an iteration",
         ours=seconds / iterations,
-        baseline=(graphx_[1] - graphx_[0]) / 20 if graphx_ else None,
-        against="GraphX" if graphx_ else "",
+        baseline=(baselines[1] - baselines[0]) / 20 if baselines else None,
+        against="GraphX" if baselines else "",
         unit="s",
         aim="" if report.quick else ">=5x",
         iterations=iterations,

@@ -29,14 +29,14 @@ def ends() -> np.ndarray:
 
     saved = Path(tempfile.gettempdir()) / f"timely-bench-classes-{pyspark.__version__}.npy"
     if not saved.exists():
-        classes_: dict[bytes, set[bytes]] = {}
+        references: dict[bytes, set[bytes]] = {}
         for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
             with ZipFile(jar) as files:
                 for name in files.namelist():
                     if name.endswith(".class") and not name.endswith("module-info.class"):
                         this, named = classes(files.read(name))
-                        classes_.setdefault(this, named)
-        pairs = [(this, other) for this, named in classes_.items() for other in named if other != this]
+                        references.setdefault(this, named)
+        pairs = [(this, other) for this, named in references.items() for other in named if other != this]
         _, numbers = np.unique(np.array(pairs), return_inverse=True)
         partial = saved.with_suffix(".partial.npy")
         np.save(partial, numbers.reshape(-1, 2))

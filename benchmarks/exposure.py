@@ -108,8 +108,8 @@ def run(quick: bool) -> Report:
             took.setdefault(kind, []).append((ours, process_time() - began))
             assert {row: n for row, n in now.items() if n} == expected, f"{kind}: pandas says otherwise"
     for kind, pairs in took.items():
-        ours, pandas_ = (1000 * median(side) for side in zip(*pairs, strict=True))
-        report.add(kind, ours=ours, baseline=pandas_, against="pandas, anew", epochs=len(pairs))
+        ours, baseline = (1000 * median(side) for side in zip(*pairs, strict=True))
+        report.add(kind, ours=ours, baseline=baseline, against="pandas, anew", epochs=len(pairs))
     few = median(ours for ours, _ in took["1,000 posts"])
     report.note(f"{1_000 / few:,.0f} posts a second of one core, in epochs of 1,000; processor time.")
     report.write()

@@ -178,7 +178,7 @@ def as_flow(
     session: SparkSession, flow: ts.Dataflow, data: list[pa.Table], *, workers: int = 2, **start: Any
 ) -> Run:
     """Epoch by epoch, each after the one before is released."""
-    run_ = Run()
+    figures = Run()
     source = next(iter(flow.compile(1).sources))
     checkpoint = str(harness.folder() / "checkpoint")
     with flow.start(session, checkpoint=checkpoint, workers=workers, **start) as query:
@@ -187,27 +187,27 @@ def as_flow(
             before, began = query.rounds, clock.perf_counter()
             flow.handle(source).send(table)
             harness.answered(query, "out")
-            run_.times.append(1000 * (clock.perf_counter() - began))
-            run_.processor.append(1000 * (python_seconds() - taken))
-            run_.rounds = query.rounds - before
+            figures.times.append(1000 * (clock.perf_counter() - began))
+            figures.processor.append(1000 * (python_seconds() - taken))
+            figures.rounds = query.rounds - before
         epochs = (rows for rows in query.captured("out").rows().values() if rows)
-        run_.results = list(epochs)
-    return run_
+        figures.results = list(epochs)
+    return figures
 
 
 def as_jobs(session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]) -> Run:
-    run_ = Run()
+    figures = Run()
     for table in data:
         began = clock.perf_counter()
-        run_.note(began, loop(session.createDataFrame(table)).toArrow())
-    return run_
+        figures.note(began, loop(session.createDataFrame(table)).toArrow())
+    return figures
 
 
 def in_foreach_batch(
     session: SparkSession, data: list[pa.Table], loop: Callable[[DataFrame], DataFrame]
 ) -> Run:
     """A file per epoch; the loop runs inside foreachBatch."""
-    run_, done = Run(), threading.Semaphore(0)
+    figures, done = Run(), threading.Semaphore(0)
     folder = harness.folder()
     results: list[pa.Table] = []
 
@@ -228,10 +228,10 @@ def in_foreach_batch(
             while not done.acquire(timeout=1):
                 if not query.isActive:
                     raise RuntimeError(query.exception())
-            run_.note(began, results[-1])
+            figures.note(began, results[-1])
     finally:
         query.stop()
-    return run_
+    return figures
 
 
 def one_round_each() -> dict[str, Any]:

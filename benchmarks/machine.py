@@ -32,8 +32,8 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of all that a figure may depend on."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-    match_ = re.search(r'version "([^"]+)"', _output(str(java), "-version"))
-    of = {"python": platform.python_version(), "java": match_[1] if match_ else ""}
+    version = re.search(r'version "([^"]+)"', _output(str(java), "-version"))
+    of = {"python": platform.python_version(), "java": version[1] if version else ""}
     for name in ("timely-spark", "pyspark", "pyarrow", "numpy", "pandas", "delta-spark"):
         try:
             of[name] = metadata.version(name)
@@ -44,10 +44,10 @@ def versions() -> dict[str, str]:
 
 def _first(pattern: str, path: str) -> str:
     try:
-        match_ = re.search(pattern, Path(path).read_text(encoding="utf-8"), re.MULTILINE)
+        line = re.search(pattern, Path(path).read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return ""
-    return match_[1].strip() if match_ else ""
+    return line[1].strip() if line else ""
 
 
 def _output(*command: str) -> str:

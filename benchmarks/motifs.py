@@ -70,7 +70,7 @@ def epochs(nodes: int, edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield changes, held
 
 
-def ours(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Epoch]:
+def ours(name: str, history: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Epoch]:
     """By the engine alone."""
     pattern = PATTERNS[name]
     text = "; ".join(
@@ -84,7 +84,7 @@ def ours(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Ep
     nodes = sorted({end for a, b, _ in pattern for end in (a, b)})
     ts.graphs.motifs(edges, text, where=where).select(*nodes).changes().capture("out")
     engine, sum_ = Engine(flow, 1), 0
-    for changes, _ in epochs_:
+    for changes, _ in history:
         table = pa.table(dict(zip(("src", "dst", "label", "diff"), changes.T, strict=True)))
         began = process_time()
         out = engine.epoch(edges=table)
@@ -95,13 +95,13 @@ def ours(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]]) -> Iterator[Ep
         yield seconds, sum_
 
 
-def joined(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], spark: SparkSession) -> Iterator[Epoch]:
+def joined(name: str, history: list[tuple[np.ndarray, np.ndarray]], spark: SparkSession) -> Iterator[Epoch]:
     """By joins of DataFrames, anew."""
     from pyspark.sql import functions as f
 
     pattern = PATTERNS[name]
     nodes = sorted({end for a, b, _ in pattern for end in (a, b)})
-    for _, held in epochs_:
+    for _, held in history:
         table = pa.table(dict(zip(("src", "dst", "label"), held.T, strict=False)))
         edges = spark.createDataFrame(table).cache()
         edges.count()
@@ -118,13 +118,13 @@ def joined(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], spark: Spark
         yield seconds, int(total[0] or 0)
 
 
-def dogs(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], report: Report) -> Iterator[Epoch]:
+def dogs(name: str, history: list[tuple[np.ndarray, np.ndarray]], report: Report) -> Iterator[Epoch]:
     """By dogs^3; nothing without cargo."""
     folder = harness.folder()
-    for number, (changes, _) in enumerate(epochs_):
+    for number, (changes, _) in enumerate(history):
         changes.astype("<i4").tofile(folder / f"{number:04}.bin")
     try:
-        command = [built.rust("motifs", "dogs"), name, str(folder), str(len(epochs_))]
+        command = [built.rust("motifs", "dogs"), name, str(folder), str(len(history))]
     except (OSError, subprocess.CalledProcessError) as error:
         print(getattr(error, "stderr", b"").decode(), file=sys.stderr)
         if not report.notes:
@@ -140,15 +140,15 @@ def dogs(name: str, epochs_: list[tuple[np.ndarray, np.ndarray]], report: Report
 def run(quick: bool) -> Report:
     """All patterns."""
     report = Report("motifs", "Patterns in a graph that changes", quick=quick)
-    epochs_ = list(epochs(*(QUICK if quick else SIZE)))
+    history = list(epochs(*(QUICK if quick else SIZE)))
     session = harness.spark("motifs")
-    for _ in joined("triangles", epochs_[:2], session):  # a JVM that has run before
+    for _ in joined("triangles", history[:2], session):  # a JVM that has run before
         pass
     for name in PATTERNS:
         with task():
-            own = list(ours(name, epochs_))
-        sides = {"DataFrames, anew": list(joined(name, epochs_, session))}
-        if not quick and (beside := list(dogs(name, epochs_, report))):
+            own = list(ours(name, history))
+        sides = {"DataFrames, anew": list(joined(name, history, session))}
+        if not quick and (beside := list(dogs(name, history, report))):
             sides["dogs^3"] = beside
         for side, other in sides.items():
             assert [sum_ for _, sum_ in other] == [sum_ for _, sum_ in own], f"{name}: {side} says otherwise"

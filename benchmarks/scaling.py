@@ -35,6 +35,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from benchmarks import executors, harness
 from benchmarks.executors import on_executors
 from benchmarks.harness import BASELINE, Report, median, slope
 from benchmarks.loops import as_flow, barriers, vector
+from benchmarks.machine import commit
 from benchmarks.predicted import Curve, Path, Prices, limits, simulated
 from tests.support.standalone import Cluster
 from timely_spark.graphs.edges import magnitude
@@ -410,8 +412,11 @@ def again(names: list[str], parts: list[str]) -> Report:
         by_size(report, names, quick=False)
     rows = {row["case"]: row for row in report.rows}
     report.rows = [rows.pop(row["case"], row) for row in last["rows"]] + [*rows.values()]
-    when = f"Not of this run, but of {last['date'][:16]} and {last['commit']}, are the rows but "
-    report.notes = [*last["notes"], f"{when}{', '.join(names)} ({', '.join(parts)})."]
+    report.notes = last["notes"]
+    if not any(note.startswith("Measured again ") for note in report.notes):
+        report.note(f"Measured on {last['date'][:16]} at {last['commit']}, but for what was measured again.")
+    now = datetime.now(timezone.utc).isoformat(timespec="minutes")[:16]
+    report.note(f"Measured again on {now} at {commit()}: {', '.join(names)} ({', '.join(parts)}).")
     return _written(report, quick=False)
 
 

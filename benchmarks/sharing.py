@@ -111,10 +111,8 @@ def run(quick: bool) -> Report:
         ours, baseline = (measured(folder, edges // 5, mapped=mapped) for mapped in (True, False))
     assert ours[2] == baseline[2]
     case, against = f"{edges:,} edges, {READERS} readers", "replay"
-    for what, own, baseline_ in zip(("first answer", "processors"), ours[0], baseline[0], strict=True):
-        report.add(
-            f"{case}, {what}", ours=1000 * own, baseline=1000 * baseline_, against=against, aim=">=10x"
-        )
+    for what, own, other in zip(("first answer", "processors"), ours[0], baseline[0], strict=True):
+        report.add(f"{case}, {what}", ours=1000 * own, baseline=1000 * other, against=against, aim=">=10x")
     note = f"the snapshot has {size / MB:.0f} MB"
     report.add(
         f"{case}, memory",

@@ -153,15 +153,15 @@ def changes(nodes: int, edges: int) -> list[pa.Table]:
     rows = np.column_stack(
         [of.integers(0, nodes, (edges + EPOCHS * FEW, 2)), of.integers(1, 100, edges + EPOCHS * FEW)]
     )
-    tables_, held = [], rows[:edges]
+    epochs, held = [], rows[:edges]
     for epoch in range(EPOCHS + 1):
         come = held if not epoch else rows[edges + (epoch - 1) * FEW : edges + epoch * FEW]
         gone = held[(epoch - 1) * FEW : epoch * FEW] if epoch else held[:0]
         both = np.concatenate([come, gone])
         diff = np.repeat([1, -1], [len(come), len(gone)])
         columns = (*both.T, diff)
-        tables_.append(pa.table(dict(zip(("src", "dst", "w", "diff"), columns, strict=True))))
-    return tables_
+        epochs.append(pa.table(dict(zip(("src", "dst", "w", "diff"), columns, strict=True))))
+    return epochs
 
 
 def maintained(
@@ -169,10 +169,10 @@ def maintained(
 ) -> tuple[list[float], int, Any]:
     """Seconds of processor time for each epoch, bytes of state, and a sum over all changes of the answer."""
     flow = ts.Dataflow("view")
-    inputs_ = {
+    relations = {
         name: flow.input(name, each[0].schema).collection(diff="diff") for name, each in inputs.items()
     }
-    view(**inputs_).changes().capture("out")
+    view(**relations).changes().capture("out")
     engine, seconds, rows = Engine(flow, 1), [], []
     for epoch in range(len(next(iter(inputs.values())))):
         began = process_time()
@@ -300,7 +300,7 @@ def tpch(report: Report, *, quick: bool) -> None:
         for number in CHOSEN[:2] if quick else CHOSEN:
             text = queries()[number]
             with task():
-                ours, size, _ = maintained(lambda query=text, **views_: ts.sql(query, **views_), epochs)
+                ours, size, _ = maintained(lambda query=text, **relations: ts.sql(query, **relations), epochs)
             began = process_time()
             duck.execute(text).fetchall()
             by_duck = process_time() - began

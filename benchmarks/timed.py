@@ -61,8 +61,8 @@ class Timed:
             self._action = (began, time.time(), time.thread_time())
             return table
 
-        def timed_manifest(log: RoundLog, manifest_: Any, *rest: Any) -> None:
-            self.write(lambda _, *args: manifest(log, manifest_, *args), manifest_.batch, *rest)
+        def timed_manifest(log: RoundLog, entry: Any, *rest: Any) -> None:
+            self.write(lambda _, *args: manifest(log, entry, *args), entry.batch, *rest)
 
         with (
             mock.patch.object(DataFrame, "toArrow", timed_action),

@@ -187,7 +187,9 @@ class _Moving(Moving):
             super().stop()
         except FlowChanged as refused:
             vertices = [self.simulation.plan.by_name[name].template for name in UNABLE.findall(str(refused))]
-            if not all(isinstance(one, Pass) for one in vertices) or not (vertices or IN_FLIGHT in str(refused)):
+            if not all(isinstance(one, Pass) for one in vertices) or not (
+                vertices or IN_FLIGHT in str(refused)
+            ):
                 raise
 
 

@@ -266,7 +266,7 @@ class Migrator:
             )
 
     def _first_epoch(self, stage: Stage, tracker: Tracker) -> int:
-        """The first epoch that a new step gets records of."""
+        """The first epoch whose records a new step gets."""
         frontier = tracker.frontier(self.plan.by_name[stage.name].arrives)
         return min((time.epoch for time in frontier), default=self.open_epoch)
 

@@ -30,7 +30,7 @@ SLOW, HELPED = 2.0, 1.5
 def slowness(own: Effort, other: Effort) -> float:
     """By what factor one process takes longer than another for equal work, at least.
 
-    0 if it spent most of its time in steps that the other process has no comparable work of.
+    0 if it spent most of its time in steps in which the other process has no comparable work.
 
     >>> slowness({"count": [9000, 1, 300, 0]}, {"count": [1000, 1, 100, 0]})
     3.0

@@ -62,9 +62,9 @@ def asof_join(
 ) -> Collection:
     """Each record with the latest record of the other side at or before its time: pandas' `merge_asof`.
 
-    If the other side has several records at that time, the one with the least columns counts, compared in
-    their order (nulls last); its multiplicity does not matter. A null key matches nothing, and neither does a
-    null time. A change costs the records of its key on both sides: use keys with few records each.
+    Of several records of the other side at that time the least counts: columns are compared in their order,
+    nulls last. Its multiplicity does not matter. A null key matches nothing, and neither does a null time. A
+    change costs the records of its key on both sides: use keys with few records each.
 
     Args:
         collection: the left side. Its records stay.

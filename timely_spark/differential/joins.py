@@ -62,7 +62,7 @@ class JoinChanges(Join):
         self, on: Keys, columns: Sequence[str], shared: int | None, *, copied: tuple[int, Skew] | None = None
     ) -> None:
         super().__init__(on, columns)
-        #: the side that is copied to all workers where its keys are hot; and the hot keys
+        #: the side whose records of hot keys are copied to all workers; and the hot keys
         self.copied = copied
         #: that side, and H of each of these keys, in a restored state; None if no state was restored
         self.copies: tuple[int, ...] | None = None
@@ -422,7 +422,7 @@ def _hot_side(
     indexed: Sequence[bool],
     skew: Iterable[Any] | None,
 ) -> tuple[Skew | None, int]:
-    """The hot keys of a join, and the side that is spread where it has them."""
+    """The hot keys of a join, and the side whose records of them are spread."""
     hot = named_keys(operator, sides[0].schema, keys[0], skew)
     arranged = [side.skew if index else None for side, index in zip(sides, indexed, strict=True)]
     if hot is not None and (indexed[0] or arranged[1] is not None):

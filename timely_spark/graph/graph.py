@@ -93,7 +93,7 @@ class LogicalGraph:
                 return
             title = self.names.add(self.title(scope), word, None, caller())
             self.regions.append((scope, title, self.workers))
-            with self.names.by(Owner(None, title.text, title.full, is_users=False, stable=title.stable)):
+            with self.names.by(Owner(None, title.text, title.full, from_user=False, stable=title.stable)):
                 yield
         finally:
             self.way = before
@@ -116,7 +116,7 @@ class LogicalGraph:
     def parts_of(self, stage: Stage) -> AbstractContextManager[Owner | None]:
         """Name unnamed steps after `stage`, if the name of the stage comes from the user."""
         title = stage.title
-        owner = Owner(None, title.text, title.full, is_users=False, stable=True) if title.stable else None
+        owner = Owner(None, title.text, title.full, from_user=False, stable=True) if title.stable else None
         return self.names.by(owner)
 
     def copied(self) -> tuple[LogicalGraph, dict[Stage, Stage]]:

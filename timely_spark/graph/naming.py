@@ -24,7 +24,7 @@ class Name:
     text: str
     where: Where
     #: whether the user gave it; such a name never changes
-    is_users: bool
+    from_user: bool
     #: whether it is the user's name or derived from one: a changed flow finds the step's state by it
     stable: bool
     #: the text from which it is derived, before a number was appended
@@ -49,7 +49,7 @@ class Owner:
     argument: str | None
     text: str
     full: str
-    is_users: bool
+    from_user: bool
     stable: bool
 
     def part(self, outer: Name | None, word: str) -> str:
@@ -94,7 +94,7 @@ class Names:
     def add(self, outer: Name | None, kind: str, argument: str | None, where: Where) -> Name:
         """Add a unique name: the given one, or one derived from `kind` and the owner."""
         owner = self.owner
-        if owner is None or (argument is not None and argument == owner.argument and owner.is_users):
+        if owner is None or (argument is not None and argument == owner.argument and owner.from_user):
             if argument is None:
                 return self._derived(outer, kind, where, stable=False)
             return self._from_argument(outer, argument, where)
@@ -113,9 +113,9 @@ class Names:
         if argument is None or (self.owner is not None and self.owner.argument == argument):
             return self.owner
         if self.owner is None:
-            return Owner(argument, argument, _inside(outer, argument), is_users=True, stable=True)
+            return Owner(argument, argument, _inside(outer, argument), from_user=True, stable=True)
         text = self.owner.part(outer, argument)
-        return Owner(argument, text, _inside(outer, text), is_users=False, stable=self.owner.stable)
+        return Owner(argument, text, _inside(outer, text), from_user=False, stable=self.owner.stable)
 
     @contextmanager
     def by(self, owner: Owner | None) -> Iterator[Owner | None]:
@@ -130,17 +130,17 @@ class Names:
         check_step_name(text, where)
         full = _inside(outer, text)
         if (other := self.every.get(full)) is not None:
-            if other.is_users:
+            if other.from_user:
                 msg = f"step {full!r} has the name of the step at {other.where}"
                 raise GraphError(msg, where=where, hint="give each step a name of its own.")
             self._give_way(other)
-        name = Name(outer, text, where, is_users=True, stable=True)
+        name = Name(outer, text, where, from_user=True, stable=True)
         self.every[name.full] = name
         return name
 
     def _derived(self, outer: Name | None, word: str, where: Where, *, stable: bool) -> Name:
         text = self._free(outer, word)
-        name = Name(outer, text, where, is_users=False, stable=stable, root=word)
+        name = Name(outer, text, where, from_user=False, stable=stable, root=word)
         self.every[name.full] = name
         return name
 

@@ -236,10 +236,9 @@ def asof_join(
     a stream retracts nothing (a collection does: `Collection.asof_join`). If the other side comes later,
     `delay` this one.
 
-    If the other side has several records at one time, the one with the least columns counts, compared in
-    their order (nulls last). A null key matches nothing, and neither does a null time. An epoch costs its
-    records, and all stored records of the other side with their keys: give `expire`, or use keys with few
-    records each.
+    Of several records of the other side at one time the least counts: columns are compared in their order,
+    nulls last. A null key matches nothing, and neither does a null time. An epoch costs its records, and all
+    stored records of the other side with their keys: give `expire`, or use keys with few records each.
 
     Args:
         stream: the left side. Its records stay.

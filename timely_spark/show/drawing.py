@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from timely_spark.errors import TimelyError
-from timely_spark.show.layout import ROOT, STEP, Box, Layout, Pixel, lay_out
+from timely_spark.show.layout import ROOT, STEP, Box, Layout, Waypoint, lay_out
 from timely_spark.show.sketch import CALL, REGION, Arrow, Enclosure, Expand, Sketch, Step
 from timely_spark.show.table import escaped
 from timely_spark.show.words import short_number
@@ -239,7 +239,7 @@ def _rect(box: Box, rounded: int, *, fill: str, stroke: str, more: str = "") -> 
     )
 
 
-def _curved(points: list[Pixel]) -> str:
+def _curved(points: list[Waypoint]) -> str:
     """A line that leaves and reaches each row vertically."""
     path = f"M{points[0].x:.1f} {points[0].y:.1f}"
     for (x, y), (to_x, to_y) in pairwise(points):

@@ -31,8 +31,8 @@ def frames(step: Step) -> tuple[str, ...]:
     return (ROOT, *step.frames)
 
 
-class Pixel(NamedTuple):
-    """A point, in pixels from the top left corner."""
+class Waypoint(NamedTuple):
+    """In pixels from the top left corner."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class Layout:
     width: float
     height: float
     boxes: dict[str, Box]
-    ways: dict[int, list[Pixel]]
+    ways: dict[int, list[Waypoint]]
 
 
 def lay_out(sketch: Sketch, width: Callable[[str], float], *, high: float = STEP) -> Layout:
@@ -244,7 +244,7 @@ def _spread(row: list[_Item], wanted: list[float]) -> None:
 
 def _way(
     arrow: Arrow, upper: Step, lower: Step, boxes: dict[str, Box], blocks: dict[str, _Block]
-) -> list[Pixel]:
+) -> list[Waypoint]:
     source, target = boxes[arrow.source], boxes[arrow.target]
     own = boxes[upper.scope]
     if (lane := blocks[upper.scope].lanes.get(arrow.index)) is not None:
@@ -254,16 +254,16 @@ def _way(
         middle, end = source.x + source.width / 2, target.x + target.width / 2
         corners = [(middle, leaves), (left, leaves), (left, returns), (end, returns)]
         return [
-            Pixel(middle, source.y + source.height),
-            *(Pixel(*each) for each in corners),
-            Pixel(end, target.y),
+            Waypoint(middle, source.y + source.height),
+            *(Waypoint(*each) for each in corners),
+            Waypoint(end, target.y),
         ]
     up, down = frames(upper), frames(lower)
     shared = max(depth for depth, frame in enumerate(up) if frame in down)
-    points = [Pixel(source.x + source.width / 2, source.y + source.height)]
+    points = [Waypoint(source.x + source.width / 2, source.y + source.height)]
     for frame in (*up[:shared:-1], *down[shared:]):
         corner = boxes[frame]
         for item in blocks[frame].passing.get(arrow.index, ()):
             x, y = corner.x + item.x + PASS / 2, corner.y + item.y
-            points += [Pixel(x, y - STEP / 2), Pixel(x, y + STEP / 2)]
-    return [*points, Pixel(target.x + target.width / 2, target.y)]
+            points += [Waypoint(x, y - STEP / 2), Waypoint(x, y + STEP / 2)]
+    return [*points, Waypoint(target.x + target.width / 2, target.y)]

@@ -110,7 +110,7 @@ class Codec:
     `Arrangement`s, and the frozen dataclasses to which a vertex's class refers (see `frozen`).
 
     With `blobs`, each large batch of an arrangement is written once, and later states refer to its blob. So
-    a round writes the changed batches only. `blob_sizes` has the blobs of the last `write`.
+    a round writes the changed batches only.
 
     Other values are refused, or pickled if the vertex has a reason in `pickles`. Unpickling runs code that
     the bytes name, so reading needs the reason, too.

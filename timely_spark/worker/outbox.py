@@ -16,9 +16,8 @@ from timely_spark.state.exchange import destinations, partitioned, split
 from timely_spark.times import Timestamp
 from timely_spark.worker.combining import combined
 
-#: (channel, time, receiver, number of records, the records as an Arrow IPC stream)
 SentMessage = tuple[int, Any, int, int, bytes]
-"""A channel, a time, the worker that receives it, the number of records, and these as bytes."""
+"""A channel, a time, the worker that receives it, the number of records, and these as an Arrow IPC stream."""
 
 
 class Outbox:

@@ -17,7 +17,6 @@ from timely_spark.worker.epoch_columns import InTime, Refused, by_column
 from timely_spark.worker.notify import input_frontier
 from timely_spark.worker.wire import Advance, Header, InputBatch, Item, Message, Tick
 
-#: (vertex, input, time, records)
 ArrivedBatch = tuple[Node, int, Any, pa.Table]
 """Records that have come to a worker: the vertex, its input, the time, and the records."""
 
