@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -12,7 +13,9 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+import timely_spark as ts
 from tests.support.tables import operations, part, rows_of
 from timely_spark.errors import SchemaError
 from timely_spark.runtime.errors import OutputMismatch
@@ -22,6 +25,7 @@ from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import Upsert
+from timely_spark.runtime.sinks.outputs import outputs_of, prepare_outputs
 from timely_spark.runtime.sinks.sink import STAMP
 
 deltalake = pytest.importorskip(
@@ -575,3 +579,45 @@ def test_what_the_table_refuses_is_the_tables(text: str, expected: str) -> None:
     """Delta's own advice, such as mergeSchema, is of options that no output has."""
     with pytest.raises(SchemaError, match=f"^{expected}"):
         DeltaSink("t")._explain(ValueError(text))
+
+
+def test_two_outputs_that_cannot_have_one_table_are_refused_before_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(second: str, *columns: str, write: Any = ts.Stream.to_delta, **options: Any) -> None:
+        flow = ts.Dataflow("two")
+        x = flow.input("x", "k long, v long")
+        x.to_delta(str(tmp_path / "table"), name="first", overwrite=True)
+        write(x.select(*columns), second, name="second", overwrite=True, **options)
+        plan = flow.compile()
+        prepare_outputs(session, outputs_of(plan, flow.outputs), plan, "", "new")
+
+    def opened(sink: DeltaSink, _: object) -> Any:
+        folder = Path(tmp_path, sink.target)
+        schema = StructType.fromJson(json.loads(deltalake.DeltaTable(folder).schema().to_json()))
+        table = mock.Mock(**{"toDF.return_value": mock.Mock(schema=schema, columns=schema.names)})
+        table.detail().collect.return_value = [{"location": folder.resolve().as_uri()}]
+        return table
+
+    schema, owner = pa.schema([("epoch", pa.int64())]), {"timely_spark.checkpoint": "old"}
+    for name in ("table", "other"):
+        deltalake.DeltaTable.create(
+            tmp_path / name, schema=schema, configuration=owner, raise_if_key_not_exists=False
+        )
+    (tmp_path / "link").symlink_to("table")
+    session: Any = mock.Mock(**{"sparkContext.master": "local", "conf.get.return_value": "delta"})
+    session.sql().collect.return_value = [*owner.items()]
+    monkeypatch.setattr(DeltaSink, "_table", opened)
+
+    columns = (r"with columns .*'v bigint'\]; the stream writes .*'j bigint'", ["k", "v j"], {})
+    parts = (r"partitioned by \[\]; to_delta has partition_by=\['k'\]", ["k", "v"], {"partition_by": "k"})
+    refusals: Any = ((f"{tmp_path}/table", columns), (f"{tmp_path}/link", parts), ("table", columns))
+    for place, (expected, select, options) in refusals:  # the last place is a name in a catalog
+        also = rf"'second': {place} is also the table of output 'first', "
+        with pytest.raises(OutputMismatch, match=also + expected) as refused:
+            start(place, *select, **options)
+        assert "overwrite" not in str(refused.value)
+    start("table", "v")  # without a column of the first
+    start("other", "k", "v j", partition_by="k")
+    with pytest.raises(OutputMismatch, match="'first' would overwrite its files"):
+        start(f"{tmp_path}/link", "k", write=ts.Stream.to_files)

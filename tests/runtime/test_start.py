@@ -434,7 +434,7 @@ def test_a_start_that_one_output_refuses_changes_nothing(session: Session, tmp_p
         built = ts.Dataflow("two")
         x = built.input("x", "n long")
         x.to_files(tmp_path / "first", name="first", overwrite=True)
-        x.to_files(tmp_path / second, name="second")
+        x.to_files(tmp_path / second, name="second", overwrite=True)
         return built
 
     def refused(second: str, checkpoint: str, **options: Any) -> None:
@@ -451,6 +451,8 @@ def test_a_start_that_one_output_refuses_changes_nothing(session: Session, tmp_p
     started(flow("second"), session, tmp_path / "a").stop()
     (tmp_path / "first" / "epoch-00000000000000000000.parquet").touch()
     refused("others", "b")  # which would replace the first
+    (tmp_path / "link").symlink_to("first")
+    refused("link", "b")
     refused("others", "a")
 
 

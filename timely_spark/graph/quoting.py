@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from timely_spark.errors import GraphError
 
@@ -30,11 +31,15 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def table_name(text: str) -> str:
+def table_name(text: str, within: Sequence[str] = ()) -> str:
     """Quote each part of a table name: `table`, `schema.table`, `catalog.schema.table`.
+
+    A name that lacks them gets the catalog and the schema that it is `within`.
 
     >>> table_name("main.graph.`near by`"), table_name("near")
     ('`main`.`graph`.`near by`', '`near`')
+    >>> table_name("b.near", within=("main", "a")), table_name("near", within=("main", "a"))
+    ('`main`.`b`.`near`', '`main`.`a`.`near`')
     >>> table_name("near (n long); --")
     Traceback (most recent call last):
     timely_spark.errors.GraphError: 'near (n long); --' is not the name of a table
@@ -46,4 +51,5 @@ def table_name(text: str) -> str:
             msg, hint="write catalog.schema.table, with `...` around a part that has a space or a dot."
         )
     parts = re.findall(_PART, text)
-    return identifier(*(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts))
+    around = within[: max(0, len(within) + 1 - len(parts))]
+    return identifier(*around, *(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts))

@@ -16,17 +16,26 @@ from timely_spark.errors import SchemaError
 from timely_spark.graph.quoting import identifier, literal, table_name
 from timely_spark.graph.schema import every_name
 from timely_spark.operators.table_layout import TableLayout
-from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.errors import BadLocation, OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
 from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
-from timely_spark.runtime.sinks.sink import EPOCH, STAMP, Output, Parts, Sink, with_epoch, with_epoch_column
+from timely_spark.runtime.sinks.sink import (
+    EPOCH,
+    STAMP,
+    Output,
+    Parts,
+    Sink,
+    resolved,
+    with_epoch,
+    with_epoch_column,
+)
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
-    from pyspark.sql import DataFrame, DataFrameWriter, Row, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.types import StructType
 
 _OWNER = "timely_spark.checkpoint"
@@ -87,6 +96,8 @@ class DeltaSink(Sink):
     #: whether the table has, or gets, a column of epochs
     _has_epoch: bool = False
     _columns: list[str] = field(default_factory=list)
+    #: the columns of the table when the output has claimed it
+    claimed: StructType | None = None
     #: where the table is, if on the local file system
     _folder: str | None = None
     #: whether versions are epochs; else they are batches
@@ -117,17 +128,49 @@ class DeltaSink(Sink):
         if output.resumed:
             self._check_own(self._present)
         if self._present is None:
-            self._schema(output, [])
+            self.claimed = self._schema(output, [])
             return
         table = self._table(session)
         self._check_table(table, self._present, output)
         self._watch(table, own=self._present.get(_OWNER) == identity, delivered=output.resumed)
         self._check_whole(session)
 
+    @property
+    def is_made(self) -> bool:
+        """Whether `claim` makes or replaces the table."""
+        return self._present is None or self.replaces
+
+    def resolved(self, session: SparkSession) -> str:
+        """Where the table is; the whole name of one that is to be made in a catalog."""
+        place = self.target if self._history is None else self._history.table
+        if self._history is None and not self.is_path:
+            catalog = session.catalog
+            return table_name(place, (catalog.currentCatalog(), catalog.currentDatabase())).lower()
+        try:
+            return resolved(place)
+        except BadLocation:  # on a file system of Spark's only
+            return place.rstrip("/")
+
+    def check_beside(self, session: SparkSession, output: Output, first: Output) -> None:
+        """Refuse the table if it will not have this output's columns and partitions."""
+        before = first.sink
+        if not isinstance(before, DeltaSink):
+            super().check_beside(session, output, first)
+        elif self.is_made:  # else it stays as it was checked
+            assert before.claimed is not None
+            schema = self._schema(output, before.claimed.names)
+            what = f"Output {output.name!r}: {self.target} is also the table of output {first.name!r},"
+            hint = "write to another table, or give both outputs the same columns and partition_by."
+            self._check_columns(before.claimed, schema, what=what, hint=hint)
+            partitions: Sequence[str] = before.layout.partition_by
+            if not before.is_made:
+                partitions = self._table(session).detail().collect()[0]["partitionColumns"]
+            self._check_partitions(partitions, what=what, hint=hint)
+
     def claim(self, session: SparkSession, output: Output) -> None:
         """Create the table, or make the existing one this output's."""
         mapping = _BY_NAME if any(map(_ODD.search, every_name(output.schema))) else {}
-        present, new = self._present, self._present is None or self.replaces
+        present, new = self._present, self.is_made
         if present is None:
             present = self._make(session, self._schema(output, []), {**self._own, **mapping})
             self._folder = self._local_folder(session)
@@ -155,9 +198,17 @@ class DeltaSink(Sink):
         if not self.replaces:
             if owner not in {None, identity}:
                 raise TableTaken.by(self.target, other=owner, own=identity)
-            self._check_columns(frame.schema, schema, output, created=owner is not None)
+            other = "write to another table" + ", or pass overwrite=True" * (owner is None)
+            lost = "restore the columns of the table, or begin with a new checkpoint and another table."
+            hint = lost if output.resumed else f"{other}."
+            # users may add columns to a table that a flow has made
+            more, what = owner is not None, f"{self.target} exists"
+            self._check_columns(frame.schema, schema, what=what, hint=hint, more=more)
             if self.layout.partition_by:
-                self._check_partitions(table.detail().collect()[0])
+                partitions = table.detail().collect()[0]["partitionColumns"]
+                hint = f"{other}, or leave partition_by out."
+                self._check_partitions(partitions, what=f"{self.target} is", hint=hint)
+        self.claimed = schema if self.replaces else frame.schema
         return schema
 
     def _watch(self, table: DeltaTable, *, own: bool, delivered: bool) -> None:
@@ -197,27 +248,18 @@ class DeltaSink(Sink):
         return with_epoch(self.target, schema)[0] if self._has_epoch else spark_schema(schema)
 
     def _check_columns(
-        self, present: StructType, schema: StructType, output: Output, *, created: bool
+        self, present: StructType, schema: StructType, *, what: str, hint: str, more: bool = True
     ) -> None:
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in present]
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
-        # users may add columns to a table that a flow has made
-        if not set(expected) <= set(columns) or (not created and columns != expected):
-            msg = f"{self.target} exists with columns {columns}; the stream writes {expected}."
-            hint = "write to another table, or pass overwrite=True."
-            if output.resumed:
-                hint = "restore the columns of the table, or begin with a new checkpoint and another table."
+        if not set(expected) <= set(columns) or (not more and columns != expected):
+            msg = f"{what} with columns {columns}; the stream writes {expected}."
             raise OutputMismatch(msg, hint=hint)
 
-    def _check_partitions(self, detail: Row) -> None:
-        if (columns := [*self.layout.partition_by]) != detail["partitionColumns"]:
-            msg = (
-                f"{self.target} is partitioned by {detail['partitionColumns']}; "
-                f"to_delta has partition_by={columns}."
-            )
-            hint = (
-                "write to another table, pass overwrite=True for that of another checkpoint, or leave it out."
-            )
+    def _check_partitions(self, present: Sequence[str], *, what: str, hint: str) -> None:
+        columns = [*self.layout.partition_by]
+        if columns and columns != [*present]:
+            msg = f"{what} partitioned by {[*present]}; to_delta has partition_by={columns}."
             raise OutputMismatch(msg, hint=hint)
 
     def _lay_out(self, session: SparkSession, table: DeltaTable) -> None:

@@ -16,7 +16,15 @@ from timely_spark.graph.schema import without_nan
 from timely_spark.runtime.batches import numbered, portions
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.sinks.delivery import arrow_schema
-from timely_spark.runtime.sinks.sink import EPOCH, Output, Parts, Sink, with_epoch, with_epoch_column
+from timely_spark.runtime.sinks.sink import (
+    EPOCH,
+    Output,
+    Parts,
+    Sink,
+    resolved,
+    with_epoch,
+    with_epoch_column,
+)
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.stores import first_rows
 from timely_spark.state.hashing import hashes
@@ -54,6 +62,10 @@ class FolderSink(Sink):
     def place(self) -> str:
         """The folder."""
         return self.path
+
+    def resolved(self, session: SparkSession | None) -> str:
+        """The folder."""
+        return resolved(self.path)
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check that the folder is, or may become, this output's: other files may have its names."""

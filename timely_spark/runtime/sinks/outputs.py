@@ -51,27 +51,30 @@ def prepare_outputs(
     Raises:
         OutputMismatch: an output may not.
     """
-    folders: dict[str, str] = {}
     for output in outputs:
         with _named(output, plan):
             output.sink.prepare(session, output, checkpoint, identity)
-        if isinstance(output.sink, FolderSink):
-            first = folders.setdefault(output.sink.path, output.name)
-            if first != output.name:
-                raise OutputMismatch.in_one_folder(output.sink.path, first, output.name)
+    places: dict[str, Output] = {}
+    for output in _in_turn(outputs):
+        with _named(output, plan):
+            place = output.sink.resolved(session)
+            if place and (first := places.setdefault(place, output)) is not output:
+                output.sink.check_beside(session, output, first)
 
 
 def claim_outputs(
     session: SparkSession, outputs: Sequence[Output], plan: Plan, says: Callable[[str], object]
 ) -> None:
-    """Make each place its output's, after `prepare_outputs`.
-
-    Tables and folders of other checkpoints are emptied last: Delta may yet refuse to make a table.
-    """
-    for output in sorted(outputs, key=lambda output: output.sink.replaces):
+    """Make each place its output's, after `prepare_outputs`."""
+    for output in _in_turn(outputs):
         says(f"prepares output {output.name!r}")
         with _named(output, plan):
             output.sink.claim(session, output)
+
+
+def _in_turn(outputs: Iterable[Output]) -> list[Output]:
+    """Tables and folders of other checkpoints are emptied last: Delta may yet refuse to make a table."""
+    return sorted(outputs, key=lambda output: output.sink.replaces)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ called again with the same version; sinks that detect this (Delta, folders, capt
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,6 +21,8 @@ from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.session import register
 from timely_spark.runtime.sinks.delivery import Delivery, spark_schema
 from timely_spark.runtime.storage.deliveries import Deliveries
+from timely_spark.runtime.storage.files import location
+from timely_spark.runtime.storage.stores import without_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +60,14 @@ class Sink:
 
         The `identity` of the checkpoint is the same after a restart.
         """
+
+    def resolved(self, session: SparkSession) -> str:
+        """The place, equal for equal places, after `prepare`; empty if it writes to none."""
+        return ""
+
+    def check_beside(self, session: SparkSession, output: Output, first: Output) -> None:
+        """Refuse the place if it cannot be that of the flow's output `first`, too, which claims it before."""
+        raise OutputMismatch.in_one_folder(self.place, first.name, output.name)
 
     def claim(self, session: SparkSession, output: Output) -> None:
         """Make the place this output's, for example create a table: at a start that no output has refused."""
@@ -207,6 +218,12 @@ class MemorySink(CaptureSink):
         options = {"checkpoint": self._checkpoint, "output": output.name}
         view = session.read.format(MemorySource.name()).schema(schema).options(**options).load()
         view.createOrReplaceTempView(self.view)
+
+
+def resolved(place: str) -> str:
+    """The canonical text of a location, without options; links of a local path are followed."""
+    root = without_options(location(place))
+    return root if "://" in root else os.path.realpath(root)
 
 
 def with_epoch_column(table: pa.Table, epoch: int, column: str = EPOCH) -> pa.Table:
