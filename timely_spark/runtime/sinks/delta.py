@@ -28,7 +28,7 @@ from timely_spark.runtime.sinks.sink import (
     Output,
     Parts,
     Sink,
-    resolved,
+    real_place,
     with_epoch,
     with_epoch_column,
 )
@@ -147,7 +147,7 @@ class DeltaSink(Sink):
             catalog = session.catalog
             return table_name(place, (catalog.currentCatalog(), catalog.currentDatabase())).lower()
         try:
-            return resolved(place)
+            return real_place(place)
         except BadLocation:  # on a file system of Spark's only
             return place.rstrip("/")
 

@@ -21,7 +21,7 @@ from timely_spark.runtime.sinks.sink import (
     Output,
     Parts,
     Sink,
-    resolved,
+    real_place,
     with_epoch,
     with_epoch_column,
 )
@@ -65,7 +65,7 @@ class FolderSink(Sink):
 
     def resolved(self, session: SparkSession | None) -> str:
         """The folder."""
-        return resolved(self.path)
+        return real_place(self.path)
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check that the folder is, or may become, this output's: other files may have its names."""

@@ -220,7 +220,7 @@ class MemorySink(CaptureSink):
         view.createOrReplaceTempView(self.view)
 
 
-def resolved(place: str) -> str:
+def real_place(place: str) -> str:
     """The canonical text of a location, without options; links of a local path are followed."""
     root = without_options(location(place))
     return root if "://" in root else os.path.realpath(root)
