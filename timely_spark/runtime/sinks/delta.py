@@ -161,7 +161,7 @@ class DeltaSink(Sink):
             schema = self._schema(output, before.claimed.names)
             what = f"Output {output.name!r}: {self.target} is also the table of output {first.name!r},"
             hint = "write to another table, or give both outputs the same columns and partition_by."
-            self._check_columns(before.claimed, schema, what=what, hint=hint)
+            self._check_columns(before.claimed, schema, what=f"{what} with columns", hint=hint)
             partitions: Sequence[str] = before.layout.partition_by
             if not before.is_made:
                 partitions = self._table(session).detail().collect()[0]["partitionColumns"]
@@ -202,7 +202,7 @@ class DeltaSink(Sink):
             lost = "restore the columns of the table, or begin with a new checkpoint and another table."
             hint = lost if output.resumed else f"{other}."
             # users may add columns to a table that a flow has made
-            more, what = owner is not None, f"{self.target} exists"
+            more, what = owner is not None, f"{self.target} exists with columns"
             self._check_columns(frame.schema, schema, what=what, hint=hint, more=more)
             if self.layout.partition_by:
                 partitions = table.detail().collect()[0]["partitionColumns"]
@@ -253,7 +253,7 @@ class DeltaSink(Sink):
         columns = [f"{f.name} {f.dataType.simpleString()}" for f in present]
         expected = [f"{f.name} {f.dataType.simpleString()}" for f in schema]
         if not set(expected) <= set(columns) or (not more and columns != expected):
-            msg = f"{what} with columns {columns}; the stream writes {expected}."
+            msg = f"{what} {columns}; the stream writes {expected}."
             raise OutputMismatch(msg, hint=hint)
 
     def _check_partitions(self, present: Sequence[str], *, what: str, hint: str) -> None:
