@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timely_spark.state import grouping
 from timely_spark.state.grouping import group, in_order, sort
-from timely_spark.state.hashing import hashes
+from timely_spark.state.hashing import hashes, same
 
 
 def same_key(a: Any, b: Any) -> bool:
@@ -73,6 +75,23 @@ def test_the_order_of_hashes_is_that_of_a_stable_sort(rows: int, most: int, shif
         nearly = in_order(each, exactly=False)
         assert np.array_equal(np.sort(nearly), np.arange(rows))
         assert np.array_equal(each[nearly] >> np.uint64(48), np.sort(each) >> np.uint64(48))
+
+
+def test_a_collision_among_many_repeated_keys_is_split_without_a_look_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts, compared = [f"{n}" for n in range(5_000)] * 2, []
+    table = pa.table({"k": texts})
+    hashed = hashes(table, ["k"])
+    for row in range(4):  # four keys with one hash
+        hashed[[row, row + 5_000]] = hashed[7]
+    monkeypatch.setattr(grouping, "same", lambda *args: (compared.append(args), same(*args))[1])
+
+    groups = group(table, ["k"], hashed)
+
+    assert len(groups.starts) == 5_000
+    assert all(np.array_equal(rows, [rows[0], rows[0] + 5_000]) for rows in groups.order.reshape(-1, 2))
+    assert len(compared) == 1 + 5, "once all neighbours, and once for each key of that hash"
 
 
 def test_rows_of_groups_that_lie_in_order_are_not_moved() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -188,30 +187,32 @@ def group(table: pa.Table, columns: Sequence[str], hashed: Hashes | None = None)
     if not exact(table, columns):
         keys = table.select(list(columns)).take(order)
         equal = same(keys.slice(1), keys.slice(0, len(order) - 1), columns, columns)
-        if not equal[~new[1:]].all():
-            order, new = _split_collisions(keys, order, new, columns)
+        split = ~(new | np.append(True, equal))
+        if split.any():
+            order, new = _split_collisions(keys, order, new, split, columns)
     return Groups(order, new.nonzero()[0])
 
 
 def _split_collisions(
-    keys: pa.Table, order: Indices, new: Mask, columns: Sequence[str]
+    keys: pa.Table, order: Indices, new: Mask, split: Mask, columns: Sequence[str]
 ) -> tuple[Indices, Mask]:
-    """`order` and `new` (the first rows of groups) after runs of equal hashes are split by key."""
+    """`order` and `new` (the first rows of groups) after runs of equal hashes are split by key.
+
+    Args:
+        keys: the keys, in order.
+        split: whether a row has the hash of the row before it, and another key.
+    """
     order, new = order.copy(), new.copy()
-    bounds = np.append(np.flatnonzero(new), len(order))
-    for start, end in pairwise(bounds):
-        if end - start < 2:
-            continue
-        groups: list[list[int]] = []
-        for row in range(start, end):
-            for members in groups:
-                if same(keys.slice(members[0], 1), keys.slice(row, 1), columns, columns)[0]:
-                    members.append(row)
-                    break
-            else:
-                groups.append([row])
-        if len(groups) > 1:
-            order[start:end] = order[np.concatenate(groups)]
-            new[start:end] = False
-            new[start + np.cumsum([0, *map(len, groups[:-1])])] = True
+    run = new.cumsum()
+    rows = np.flatnonzero(np.isin(run, run[split]))
+    key, rest, number = np.zeros(len(order), np.int64), rows, 0
+    while len(rest):  # in each run the first row that is left, and all with its key
+        starts = changes(run[rest])
+        first = rest[starts][starts.cumsum() - 1]
+        equal = same(keys.take(rest), keys.take(first), columns, columns)
+        key[rest[equal]] = number
+        rest, number = rest[~equal], number + 1
+    moved = rows[np.lexsort((key[rows], run[rows]))]
+    order[rows] = order[moved]
+    new[rows] = changes(run[moved]) | changes(key[moved])
     return order, new
