@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import subprocess
 import sys
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -315,3 +317,48 @@ def distance(a: str, b: str) -> int:
         for m, y in enumerate(b):
             diagonal, row[m + 1] = row[m + 1], min(row[m] + 1, row[m + 1] + 1, diagonal + (x != y))
     return row[-1]
+
+
+DOUBLES = """
+import contextlib, hashlib
+import numpy as np, pyarrow as pa
+from timely_spark.errors import TimelyError
+from timely_spark.sql import bind
+from timely_spark.sql.registry import FUNCTIONS
+
+draw = np.random.default_rng(4)
+rows = pa.table({"d": draw.random(2_000), "e": 20 * draw.random(2_000)})
+for name in sorted({*FUNCTIONS} - {"rand", "random", "randn"}):
+    for arguments in ("d", "e", "d, e"):
+        with contextlib.suppress(TimelyError):
+            expression = bind(f"{name}({arguments})", rows.schema)
+            if expression.evaluate(rows[:1]).type == pa.float64():
+                values = expression.evaluate(rows)
+                print(name, arguments, hashlib.sha256(np.array(values.fill_null(-1))).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_doubles_have_the_same_bits_on_processors_with_fewer_instructions() -> None:
+    newer = [int(part) for part in np.__version__.split(".")[:2]] >= [2, 4]
+    fewer = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3" if newer else "AVX512_SKX AVX512F AVX2 FMA3"}
+
+    here, there = (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", DOUBLES],
+            env=os.environ | more, check=True, stdout=subprocess.PIPE, text=True,
+        ).stdout.splitlines()
+        for more in ({}, fewer)
+    )  # fmt: skip
+
+    assert len(here) > 50, "exp, ln, pow and all others"
+    assert here == there
+
+
+def test_a_double_of_one_digit_is_written_as_it_is_read() -> None:
+    texts = [f"{digit}e{power}" for power in range(-324, 309) for digit in range(1, 10)]
+    rows = pa.table({"d": [float(text) for text in texts]})
+
+    written = bind("CAST(d AS STRING)", rows.schema).evaluate(rows).to_pylist()
+
+    assert [float(text) for text in written] == rows["d"].to_pylist()

@@ -19,6 +19,15 @@ from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_fu
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
 
 
+def _exactly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of doubles that is computed with more digits and rounded once.
+
+    NumPy's functions of doubles differ in the last bit between processors with and without AVX-512. A row
+    that was inserted on one machine and is removed on another has to be the same row.
+    """
+    return lambda *columns: function(*(x.astype(np.longdouble) for x in columns)).astype(np.float64)
+
+
 def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any], Any] | None = None) -> None:
     """A function of doubles; `null`: for which it has none."""
 
@@ -33,16 +42,19 @@ def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any],
 for _names, _of in (
     ("sin", np.sin), ("cos", np.cos), ("tan", np.tan), ("asin", np.arcsin), ("acos", np.arccos),
     ("atan", np.arctan), ("sinh", np.sinh), ("cosh", np.cosh), ("tanh", np.tanh), ("asinh", np.arcsinh),
-    ("acosh", np.arccosh), ("atanh", np.arctanh), ("sqrt", np.sqrt), ("exp", np.exp),
-    ("cbrt", lambda x: np.cbrt(x.astype(np.longdouble)).astype(np.float64)),  # C's may be off by a bit
-    ("expm1", np.expm1), ("rint", np.rint), ("degrees", np.degrees), ("radians", np.radians),
-    ("sign signum", np.sign), ("cot", lambda x: 1 / np.tan(x)), ("sec", lambda x: 1 / np.cos(x)),
-    ("csc", lambda x: 1 / np.sin(x)),
+    ("acosh", np.arccosh), ("atanh", np.arctanh), ("exp", np.exp), ("expm1", np.expm1), ("cbrt", np.cbrt),
+    ("cot", lambda x: 1 / np.tan(x)), ("sec", lambda x: 1 / np.cos(x)), ("csc", lambda x: 1 / np.sin(x)),
+):  # fmt: skip
+    _of_doubles(_names, _exactly(_of))
+for _names, _of in (
+    ("sqrt", np.sqrt), ("rint", np.rint), ("degrees", np.degrees), ("radians", np.radians),
+    ("sign signum", np.sign),
 ):  # fmt: skip
     _of_doubles(_names, _of)
+_log_of, _power_of = _exactly(np.log), _exactly(np.power)
 for _names, _of in (("ln", np.log), ("log2", np.log2), ("log10", np.log10)):
-    _of_doubles(_names, _of, lambda x: x <= 0)
-_of_doubles("log1p", np.log1p, lambda x: x <= -1)
+    _of_doubles(_names, _exactly(_of), lambda x: x <= 0)
+_of_doubles("log1p", _exactly(np.log1p), lambda x: x <= -1)
 
 
 @spark_function("log", "double, double? -> double")
@@ -50,9 +62,9 @@ def _log(a: Value, b: Value | None = None) -> Any:
     x = np.atleast_1d(to_numpy(a))
     with np.errstate(all="ignore"):
         if b is None:
-            return pa.array(np.log(x), mask=x <= 0)
+            return pa.array(_log_of(x), mask=x <= 0)
         y = np.atleast_1d(to_numpy(b))
-        return pa.array(np.log(y) / np.log(x), mask=(x <= 0) | (y <= 0))
+        return pa.array(_log_of(y) / _log_of(x), mask=(x <= 0) | (y <= 0))
 
 
 @spark_function("pow power", "double, double -> double")
@@ -60,19 +72,19 @@ def _power(a: Value, b: Value) -> Any:
     x, y = to_numpy(a), to_numpy(b)
     with np.errstate(all="ignore"):
         # in Java, unlike in C, 1 to the power of NaN is NaN, and so is 1 or -1 to an infinite power
-        return np.where((np.isnan(y)) | ((np.abs(x) == 1) & np.isinf(y)), np.nan, np.power(x, y))
+        return np.where((np.isnan(y)) | ((np.abs(x) == 1) & np.isinf(y)), np.nan, _power_of(x, y))
 
 
 @spark_function("atan2", "double, double -> double")
 def _atan2(a: Value, b: Value) -> Any:
     # Spark adds 0.0, which takes the sign of -0.0
-    return np.arctan2(to_numpy(a) + 0.0, to_numpy(b) + 0.0)
+    return _exactly(np.arctan2)(to_numpy(a) + 0.0, to_numpy(b) + 0.0)
 
 
 @spark_function("hypot", "double, double -> double")
 def _hypot(a: Value, b: Value) -> Any:
     with np.errstate(all="ignore"):
-        return np.hypot(to_numpy(a), to_numpy(b))
+        return _exactly(np.hypot)(to_numpy(a), to_numpy(b))
 
 
 for _name, _value in (("pi", math.pi), ("e", math.e)):
