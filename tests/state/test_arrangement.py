@@ -192,6 +192,29 @@ def test_a_key_with_half_of_all_rows_leaves_the_others_in_lanes(monkeypatch: pyt
     assert all(part.hashes[0] > 1 for lane in others for part in lane)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_long_texts_have_few_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two gigabytes of a column in one batch cannot be sorted, and a state has more."""
+    monkeypatch.setattr(arrangement, "BYTES", 5_000)
+    state, rng = Arrangement(["k"]), np.random.default_rng(seed)
+    expected, total = dict[str, list[int]](), 0
+    for number in range(60):
+        texts = [chr(97 + n % 26) * int(n) for n in rng.choice([1, 30, 900, 6_000], rng.choice([1, 3, 40]))]
+        rows = pa.table({"k": texts, "v": [number] * len(texts)})
+        state.insert(rows)
+        total += rows.nbytes
+        for text in texts:
+            expected.setdefault(text, []).append(number)
+
+    assert all(part.text_bytes <= 5_000 or len(part) == 1 for part in state.parts)
+    long = sum(len(numbers) for text, numbers in expected.items() if len(text) > 5_000)
+    assert len(state.parts) < 10 + 2 * long + 4 * total / 5_000
+    at, rows = state.lookup(pa.table({"q": list(expected)}), ["q"])
+    numbers = rows["v"].to_numpy()
+    for probe, listed in enumerate(expected.values()):
+        assert numbers[at == probe].tolist() == listed, "of one key in the order in which they came"
+
+
 @pytest.mark.parametrize("limit", [4, 1 << 21])
 @pytest.mark.parametrize("fewer", [0, 16, 1 << 40])
 def test_many_probe_rows_find_what_few_rows_have(

@@ -499,6 +499,36 @@ def test_a_step_without_memory_blames_the_machine_and_a_user_s_function_itself(
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "offset overflow while concatenating arrays, consider casting input from `string` to `large_string`",
+        "Take operation overflowed binary array capacity",
+    ],
+)
+def test_more_texts_than_a_column_can_have_are_a_time_that_is_too_large(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's error at 2 GiB names types that no user can give."""
+    package = {"__name__": "timely_spark.texts", "error": pa.ArrowInvalid(text)}
+    exec("def joined(*_): raise error", package)
+    flow = ts.Dataflow("texts")
+    x = flow.input("x", "n long")
+    x.join(x, on="n", name="it").capture("out")
+    monkeypatch.setattr("timely_spark.operators.join.joined_rows", package["joined"])
+
+    with pytest.raises(VertexError) as caught:
+        run(flow, {"x": [[1, 2]]})
+
+    said = str(caught.value)
+    assert (
+        f"ArrowInvalid: a column of one time gets more than 2 GiB of texts for an input of 2 records: {text}"
+        in said
+    )
+    assert "Hint: a join multiplies" in said
+    assert "start more workers." in said
+
+
+@pytest.mark.parametrize(
     "limit", [0, -1, 1.5, "", "x", "5", "-1 GB", "1e3 GB", "9" * 400 + " GB", True, "0 B"]
 )
 def test_slips_of_the_limit(limit: Any) -> None:

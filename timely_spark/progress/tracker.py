@@ -88,9 +88,10 @@ class Tracker:
         changed = _counted(self._stamps, location, changes)
         if location in self.reachability.relays:
             self._follow(location, 0, changed)
-        for time, n in changed:
-            if location not in self.reachability.relays:
+        else:
+            for time, n in changed:
                 self._push(location, time, n)
+        for time, n in changed:
             self._count_epoch(time.epoch, n)
 
     def _count_epoch(self, epoch: int, n: int) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.state.arrow import FEW, Hashes, Indices, Mask
+from timely_spark.state.arrow import FEW, Hashes, Indices, Mask, text_bytes
 from timely_spark.state.batch import Batch
 from timely_spark.state.grouping import in_order, ranges, run_starts
 from timely_spark.state.hashing import exact, hashes, same
@@ -26,6 +26,8 @@ from timely_spark.state.row_times import EPOCH, TIME, Compact, Coordinates
 
 LIMIT = 1 << 21
 """Rows of the largest batch; an insertion merges at most twice as many, and its own a few times."""
+BYTES = 1 << 30
+"""Bytes of texts in the largest batch of several rows: an Arrow column has at most twice as many."""
 _LARGE = LIMIT >> 4
 _LEVELS = 16
 #: So many times fewer are far fewer.
@@ -112,8 +114,9 @@ class Matches:
 class Arrangement:
     """Rows indexed by key. The cost of an insertion is that of its rows (amortised), of a look-up its result.
 
-    There are logarithmically many batches (per `LIMIT` rows). A batch is never changed, so a checkpoint may
-    keep it by reference. Rows that are equal in the keys, and in `within`, stay in the order of insertion.
+    There are logarithmically many batches (per `LIMIT` rows, or `BYTES` of texts). A batch is never changed,
+    so a checkpoint may keep it by reference. Rows that are equal in the keys, and in `within`, stay in the
+    order of insertion.
 
     Args:
         keys: columns by which rows are found.
@@ -195,7 +198,12 @@ class Arrangement:
             hashed: their hashes, as `hashes` has them; None means they are computed.
             compact: may drop or combine rows whenever batches are merged.
         """
-        if not table.num_rows:
+        if not (rows := table.num_rows):
+            return
+        if rows > 1 and text_bytes(table) > BYTES:
+            for half in (slice(0, rows // 2), slice(rows // 2, rows)):
+                part = table.slice(half.start, half.stop - half.start)
+                self.insert(part, None if hashed is None else hashed[half], compact)
             return
         h = self.hashes(table) if hashed is None else hashed
         order = in_order(h) if (h[1:] < h[:-1]).any() else None
@@ -426,14 +434,18 @@ def _runs(
 def _merged(parts: list[Batch], compact: Compact | None, rows: int, key: str) -> int:
     """Merge neighbours until each batch is more than twice as large as the next; at most `rows` rows.
 
+    No batch gets more than `BYTES` of texts.
+
     Returns:
         The number of rows that are left of `rows`.
     """
     end = len(parts)
     # all of them: a batch from which rows were dropped, or that was too large, may be anywhere
     while end > 0:
-        first, size = end - 1, len(parts[end - 1])
+        first, size, held = end - 1, len(parts[end - 1]), parts[end - 1].text_bytes
         while first and (more := len(parts[first - 1])) < 2 * size and size + more <= rows:
+            if (held := held + parts[first - 1].text_bytes) > BYTES:
+                break
             first, size = first - 1, size + more
         if end - first > 1:
             rows -= size

@@ -121,6 +121,16 @@ def data_bytes(table: pa.Table) -> int:
     return total
 
 
+def text_bytes(table: pa.Table) -> int:
+    """The bytes of the columns whose values are of no fixed length: texts, and nested ones.
+
+    >>> text_bytes(pa.table({"n": [1, 2], "word": ["ab", None]})) > 2, text_bytes(pa.table({"n": [1, 2]}))
+    (True, 0)
+    """
+    kinds = enumerate(table.schema.types)
+    return sum(table.column(i).nbytes for i, kind in kinds if not pa.types.is_primitive(kind))
+
+
 def to_bytes(table: pa.Table, *, narrow: bool = False) -> bytes:
     """A table as one Arrow IPC stream.
 

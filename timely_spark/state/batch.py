@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding, rows_at
+from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding, rows_at, text_bytes
 from timely_spark.state.bounds import parse_json
 from timely_spark.state.grouping import run_starts
 from timely_spark.state.hashing import HASH, exact, unmix
@@ -90,6 +90,11 @@ class Batch:
         """Bytes in memory."""
         size: int = self.rows.nbytes + self.hashes.nbytes
         return size if self.starts is None else size + self.starts.nbytes
+
+    @cached_property
+    def text_bytes(self) -> int:
+        """Bytes of columns whose values are of no fixed length."""
+        return text_bytes(self.rows)
 
     @property
     def row_hashes(self) -> Hashes:

@@ -52,19 +52,27 @@ class ErrorsOf:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if not isinstance(error, RAISED) or isinstance(error, VertexError | LogDamaged | StorageFailed):
             return
-        if isinstance(error, MemoryError) and not user_line(error):
-            error = _out_of_memory(error, self._batch)
+        if (isinstance(error, MemoryError) or _overflows(error)) and not user_line(error):
+            error = _too_large(error, self._batch)
         rows = "" if self._batch is None else excerpt(self._batch)
         node, time = self._node, str(self._time)
         raise VertexError.from_exception(node.name, node.stage.where, error, time=time, rows=rows) from error
 
 
-def _out_of_memory(error: MemoryError, batch: pa.Table | None) -> MemoryError:
-    """The machine's error in a step's own code, with what may be done."""
+def _overflows(error: BaseException) -> bool:
+    """Whether a column would have more than 2 GiB of texts, which Arrow's columns cannot have."""
+    text = str(error)
+    return isinstance(error, pa.ArrowInvalid) and ("offset overflow" in text or "array capacity" in text)
+
+
+def _too_large(error: BaseException, batch: pa.Table | None) -> BaseException:
+    """An error of the machine, or of Arrow, in a step's own code, with what may be done."""
     size = "" if batch is None else f" for an input of {batch.num_rows:,} records"
-    hint = f"{FEWER}; or give the machine more memory."
-    text = with_hint(f"the machine has too little memory{size}: {error}", hint)
-    return MemoryError(text).with_traceback(error.__traceback__)
+    cause, do = "the machine has too little memory", "give the machine more memory"
+    if not isinstance(error, MemoryError):
+        cause, do = "a column of one time gets more than 2 GiB of texts", "start more workers"
+    text = with_hint(f"{cause}{size}: {error}", f"{FEWER}; or {do}.")
+    return type(error)(text).with_traceback(error.__traceback__)
 
 
 class CallContext:
