@@ -16,7 +16,7 @@ import timely_spark as ts
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.compiler.pushdown import needed
-from timely_spark.errors import BadArgument, ExpressionError, GraphError, SqlError
+from timely_spark.errors import BadArgument, ExpressionError, GraphError, SqlError, VertexError
 from timely_spark.pipeline import PARTS, read_pipeline
 from timely_spark.queries.scripts import planned, table_view
 from timely_spark.queries.unique import unique_columns
@@ -316,6 +316,9 @@ REFUSED = [
     ),
     ("SELECT max(sum(w)) FROM edges GROUP BY src", "SUM(w) in another aggregate", "subquery of FROM"),
     ("SELECT FROM edges", "SELECT of no columns", "write *"),
+    ("SELECT union FROM edges", "SELECT of no columns", "in backticks"),
+    ("SELECT src, join FROM edges", "JOIN without FROM", "in backticks"),
+    ("SELECT sum(distinct) FROM edges", "DISTINCT of no value", "in backticks"),
     ("SELECT 1 FROM edges OUTER JOIN edges b ON edges.src = b.dst", "OUTER JOIN", "LEFT, RIGHT, FULL"),
     ("SELECT src FROM edges JOIN edges ON true", "src is ambiguous", "name of its own by AS"),
     ("SELECT src FROM edges WHERE src IN ()", "IN without values", "write a value"),
@@ -493,6 +496,14 @@ def test_a_condition_that_may_fail_is_tested_behind_those_before_it():
     # with the names of its query
     plan = ts.explain_sql("SELECT x FROM (SELECT dst AS x FROM edges) WHERE 1 / x < 1", edges=collection())
     assert "Selection 1 / `x` < 1" in plan
+
+
+def test_an_error_of_a_record_has_the_names_of_the_query():
+    edges = collection()
+    ratio = ts.sql("SELECT x.w / y.w AS ratio FROM edges x JOIN edges y ON x.dst = y.src", edges=edges)
+    ratio.changes().capture("ratio")
+    with pytest.raises(VertexError, match="`w` / `y`.`w`: division by zero"):
+        ts.testing.run(edges.index.flow, {"edges": [[(1, 2, 1), (2, 3, 0)]]})
 
 
 def test_a_join_by_null_safe_equality_has_a_key():

@@ -362,12 +362,14 @@ def frozen(value: Any) -> Any:
 
 
 def column_node(name: str, like: Any = None) -> exp.Column:
-    """The tree of a column of a relation, with the place of another node."""
+    """The tree of a column of a relation, with the place of another node, and the name that it has there."""
     identifier = exp.to_identifier(name, quoted=True)
     if like is not None and (start := parse.start_of(like)) is not None:
         identifier.meta["start"] = start
     column = exp.column(identifier)
     column.meta["resolved"] = True
+    if like is not None and (written := like.meta.get(parse.WRITTEN)) is not None:
+        column.meta[parse.WRITTEN] = written
     return column
 
 

@@ -46,8 +46,6 @@ class Block(Aggregating):
         for clause, (shown, hint) in REFUSED.items():
             if node.args.get(clause):
                 raise self.binder.refuse(_first(node.args[clause]), f"{shown} is not supported", hint)
-        if not node.expressions:
-            raise self.binder.refuse(node, "SELECT of no columns", "list columns, or write *.")
         self.read_sources()
         items = self.items = self._selected()
         # of equal ones the first, as in Spark

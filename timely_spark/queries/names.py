@@ -13,6 +13,7 @@ from timely_spark.queries.binder import UNIT, Binder, Domain, Views, cast_to, co
 from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
+from timely_spark.sql import parse
 from timely_spark.sql.binder import near
 from timely_spark.sql.parse import exp
 from timely_spark.sql.types import name_of
@@ -111,6 +112,8 @@ class BlockNames(ABC):
             raise self._unknown(node, parts, names)
         entry, used = match
         tree: exp.Expression = column_node(self.final_name(entry.column), node)
+        if entry.column != entry.name:  # another table has such a column
+            tree.meta[parse.WRITTEN] = ".".join(f"`{part}`" for part in parts[:used])
         for part in parts[used:]:
             tree = exp.Dot(this=tree, expression=exp.to_identifier(part))
         return tree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -85,9 +86,14 @@ class ExpressionBinder:
     _texts: dict[int, tuple[exp.Expression, str]] = field(default_factory=dict)
 
     def sql(self, node: exp.Expression) -> str:
-        """The canonical text of a node, which is written once: a call needs it, and each cast in it."""
+        """The text of a node for errors, with the names of the query.
+
+        It is written once: a call needs it, and each cast in it.
+        """
         if id(node) not in self._texts:
-            self._texts[id(node)] = node, str(node.sql(dialect=parse.dialect()))
+            names = {one.name: one.meta.get(parse.WRITTEN) for one in node.find_all(exp.Column)}
+            text = re.sub("`([^`]+)`", lambda name: names.get(name[1]) or name[0], parse.canonical(node))
+            self._texts[id(node)] = node, text
         return self._texts[id(node)][1]
 
     def refuse(self, node: exp.Expression, problem: str, hint: str) -> SqlError:

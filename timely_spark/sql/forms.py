@@ -588,7 +588,7 @@ CHANGING = {
 @special(" ".join(sorted(CHANGING)))
 def _changing(binder: ExpressionBinder, node: Any) -> Term:
     problem = f"{binder.sql(node)} differs each time, so a deletion would not match its insertion"
-    raise binder.refuse(node, problem, "add the value as a column of the input.")
+    raise binder.refuse(node, problem, "add the value as a column of the input, such as `today`.")
 
 
 @syntax("Anonymous")

@@ -386,6 +386,15 @@ def mistake(text: str, start: int, problem: str, *, hint: str, step: str = "") -
     return SqlError(msg, where=offset(caller(), text, start), hint=hint)
 
 
+#: in a column's meta: its name in the text, where a relation calls it otherwise
+WRITTEN = "written"
+
+
+def canonical(node: exp.Expression) -> str:
+    """The same text for the same tree."""
+    return str(node.sql(dialect=dialect()))
+
+
 def start_of(node: exp.Expression) -> int | None:
     """The place in the text from which a node was parsed, without its `WITH`; None if that is not known."""
     every = node.walk(prune=lambda one: type(one).__name__ == "With" and one is not node)

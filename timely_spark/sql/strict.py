@@ -255,7 +255,8 @@ def _of_arguments(node: Any) -> Problems:
         if (isinstance(one, exp.Order) and one.this is None) or (
             isinstance(one, exp.Distinct) and not any(one.expressions)
         ):
-            yield node, f"{type(one).__name__.upper()} of no value", "write f(x ORDER BY y), f(DISTINCT x)."
+            hint = f"write f(x ORDER BY y), f(DISTINCT x). {_QUOTED}"
+            yield node, f"{type(one).__name__.upper()} of no value", hint
 
 
 def _of_alias(node: Any) -> Problems:
@@ -276,6 +277,14 @@ def _of_values(node: Any) -> Problems:
         yield node, "() without a value", "write a value."
 
 
+def _of_select(node: Any) -> Problems:
+    # sqlglot reads JOIN without FROM, and so `SELECT a, join FROM t`, which Spark takes for two columns
+    if node.args.get("joins") and not node.args.get("from_"):
+        yield node.args["joins"][0], "JOIN without FROM", f"write FROM and a table before it. {_QUOTED}"
+    if not node.expressions:
+        yield node, "SELECT of no columns", f"list columns, or write *. {_QUOTED}"
+
+
 def _of_sides(node: Any) -> Problems:
     # sqlglot moves the clauses behind the last side to the whole
     for side in (node.this, node.expression):
@@ -283,11 +292,13 @@ def _of_sides(node: Any) -> Problems:
             yield side, "ORDER BY or LIMIT before a set operation", "put this SELECT into parentheses."
 
 
+_QUOTED = "A column that is called as a clause is stands in backticks: `join`."
 #: what may have names in it
 _NAMING = {"NoneType", "Pivot", "Select", "Tuple", "Values"}
 _CHECKS: dict[str, Callable[[Any], Problems]] = {
     "Alias": _of_alias,
     "Group": _of_group,
+    "Select": _of_select,
     "Values": _of_values,
     "Tuple": _of_values,
     **dict.fromkeys(("Union", "Except", "Intersect"), _of_sides),
