@@ -297,6 +297,14 @@ def test_an_approximate_percentile_of_texts_is_one_of_numbers():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cast", ["CAST(u.e AS string)", "try_cast((e) AS string)", "e::string"])
+def test_a_column_that_is_cast_keeps_its_name_as_in_spark(cast):
+    # of the texts the least is '-1'
+    ours = f"SELECT e FROM (SELECT {cast} FROM u WHERE e IS NOT NULL ORDER BY e LIMIT 2)"
+    duck = "SELECT CAST(e AS string) AS x FROM u WHERE e IS NOT NULL ORDER BY x LIMIT 2"
+    compare([ours], history(3), oracle=[duck])
+
+
 def test_subqueries_without_aliases_are_joined_by_using():
     natural = "SELECT * FROM (SELECT a, b FROM t) NATURAL FULL JOIN (SELECT a, e FROM u)"
     _check([natural, "SELECT a, b, e FROM (SELECT a, b FROM t) JOIN (SELECT a, e FROM u) USING (a)"], 0)

@@ -305,6 +305,9 @@ REFUSED = [
     ),
     ("SELECT 1 FROM edges a, edges b GROUP BY 1 HAVING src > 1", "src is ambiguous", "write one of a.src"),
     ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
+    ("SELECT src, summ(abs(w)) FROM edges GROUP BY src", "no function 'summ'", "did you mean sum?"),
+    ("SELECT a FROM (SELECT src AS a, dst AS A FROM edges)", "a is ambiguous", "name of its own by AS"),
+    ("SELECT src FROM (SELECT dst AS src FROM edges AS)", "AS before )", "in `...`"),
     ("SELECT (SELECT max(src) + dst FROM edges) FROM edges", "dst is neither in GROUP BY", "any_value(dst)"),
     ("SELECT max(w) AS dst, dst FROM edges GROUP BY src", "dst is neither in GROUP BY", "any_value(dst)"),
     ("SELECT src FROM edges HAVING src > 1", "src is neither in GROUP BY", "any_value(src)"),
@@ -502,7 +505,7 @@ def test_an_error_of_a_record_has_the_names_of_the_query():
     edges = collection()
     ratio = ts.sql("SELECT x.w / y.w AS ratio FROM edges x JOIN edges y ON x.dst = y.src", edges=edges)
     ratio.changes().capture("ratio")
-    with pytest.raises(VertexError, match="`w` / `y`.`w`: division by zero"):
+    with pytest.raises(VertexError, match=r"`w` / `y`\.`w`: division by zero"):
         ts.testing.run(edges.index.flow, {"edges": [[(1, 2, 1), (2, 3, 0)]]})
 
 

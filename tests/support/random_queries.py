@@ -693,7 +693,8 @@ def check(seed: int, many: int = TOGETHER, spark: Any = None) -> Counter[str]:
                     raise
                 refused[known[0]] += 1
         queries, oracle = zip(*accepted, strict=True) if accepted else ((), ())
-        ours = compare(queries, changes, oracle=oracle, built=(flow, views), seed=seed)
+        # DuckDB may fail on the tables of another epoch alone, as where it compares a time with a double
+        ours = compare(queries, changes, oracle=oracle, built=(flow, views), seed=seed, refused=duckdb.Error)
     for name, (ddl, rows) in contents.items() if spark else ():
         spark.createDataFrame(rows, ddl).createOrReplaceTempView(name)
     for query, epochs in zip(queries, ours, strict=True) if spark else ():

@@ -376,7 +376,9 @@ class Block(Aggregating):
 
 
 def _name_of(node: Any) -> str:
-    """The name of a selected expression without an alias."""
+    """The name of a selected expression without an alias: a cast column keeps its own."""
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column | exp.Paren):
+        node = node.this.unnest() if isinstance(node.this.unnest(), exp.Column) else node
     if isinstance(node, exp.Column | exp.Dot):
         return str(node.name)
     return str(node.sql(dialect=parse.dialect())).lower().replace("`", "")

@@ -14,8 +14,9 @@ from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql import parse
-from timely_spark.sql.binder import near
+from timely_spark.sql.binder import SPECIAL, near, no_function
 from timely_spark.sql.parse import exp
+from timely_spark.sql.registry import FUNCTIONS
 from timely_spark.sql.types import name_of
 
 
@@ -125,9 +126,9 @@ class BlockNames(ABC):
         try:
             return names.find(parts)
         except Ambiguous as error:
-            columns = list(dict.fromkeys(f"{one.table}.{one.name}" for one in error.entries))
-            hint = f"write one of {', '.join(columns)}."
-            if len(columns) == 1:
+            columns = {(one.table.lower(), one.name.lower()): one for one in error.entries}
+            hint = f"write one of {', '.join(f'{one.table}.{one.name}' for one in columns.values())}."
+            if len(columns) == 1 or not all(one.table for one in error.entries):
                 hint = "give each table, and each of its columns, a name of its own by AS."
             raise self.binder.refuse(node, f"{'.'.join(parts)} is ambiguous", hint) from None
 
@@ -169,6 +170,10 @@ class BlockNames(ABC):
         candidates = list(names.all_known())
         text = ".".join(parts)
         if self._before is not None and names is self.names and self._found(node, parts, self._before):
+            call = node
+            while (call := call.find_ancestor(exp.Anonymous)) is not None:
+                if call.name.lower() not in {*FUNCTIONS, *SPECIAL, *self.binder.functions}:
+                    return self.binder.refuse(call, *no_function(call.name.lower(), self.binder.functions))
             hint = f"add it to GROUP BY, or write an aggregate, such as any_value({text})."
             return self.binder.refuse(node, f"{text} is neither in GROUP BY nor in an aggregate", hint)
         listed = list(

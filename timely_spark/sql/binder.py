@@ -234,11 +234,7 @@ class ExpressionBinder:
 
     def _of_user(self, node: exp.Expression, name: str, arguments: Sequence[Term]) -> Term:
         if (own := self.functions.get(name)) is None:
-            if name in _INSTEAD:
-                raise self.refuse(node, f"no function {name!r}", f"write {_INSTEAD[name]}")
-            hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
-            close = near(name, [*FUNCTIONS, *SPECIAL, *self.functions, *OF_SEVERAL_ROWS])
-            raise self.refuse(node, f"no function {name!r}", f"{close} Or {hint}" if close else hint)
+            raise self.refuse(node, *no_function(name, self.functions))
         return terms.UserCall(own.type, name, tuple(arguments), own.function, self.sql(node))
 
     def cast(self, term: Term, to: pa.DataType, node: exp.Expression, name: str = "cast") -> Term:
@@ -341,6 +337,16 @@ def _as_wide_as_needed(name: str, arguments: Sequence[Term]) -> Sequence[Term]:
         return one
 
     return [narrow(one) for one in arguments]
+
+
+def no_function(name: str, functions: Mapping[str, Any]) -> tuple[str, str]:
+    """The problem of a name that is not a function's, and the hint."""
+    problem, hint = f"no function {name!r}", f"write {_INSTEAD.get(name)}"
+    if name not in _INSTEAD:
+        hint = f'write it as a function of columns: ts.function("{name}", "type", f).'
+        close = near(name, [*FUNCTIONS, *SPECIAL, *functions, *OF_SEVERAL_ROWS])
+        hint = f"{close} Or {hint}" if close else hint
+    return problem, hint
 
 
 def near(name: str, names: Sequence[str]) -> str:

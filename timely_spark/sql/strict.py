@@ -176,7 +176,7 @@ def _words(tokens: Sequence[Any]) -> list[str]:
     return words
 
 
-_EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
+_EXPECTING = {"AS", "WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
 _ENDING = {")", ",", ";", "AS", "AND", "OR", "FROM", "UNION", "EXCEPT", "INTERSECT", "END OF TEXT"}
 _ENDING |= _EXPECTING
 _NEVER = {("SELECT", "AS"), ("WITH", "AS"), ("INTERVAL", "INTERVAL"), ("BETWEEN", "BETWEEN")}
