@@ -307,7 +307,11 @@ REFUSED = [
     ("SELECT src, count(*) FROM edges", "src is neither in GROUP BY", "any_value(src)"),
     ("SELECT src, summ(abs(w)) FROM edges GROUP BY src", "no function 'summ'", "did you mean sum?"),
     ("SELECT a FROM (SELECT src AS a, dst AS A FROM edges)", "a is ambiguous", "name of its own by AS"),
-    ("SELECT src FROM (SELECT dst AS src FROM edges AS)", "AS before )", "in `...`"),
+    (
+        "SELECT src FROM (SELECT dst AS src FROM edges AS)",
+        "AS, or names of columns, without the name",
+        "in `...`",
+    ),
     ("SELECT (SELECT max(src) + dst FROM edges) FROM edges", "dst is neither in GROUP BY", "any_value(dst)"),
     ("SELECT max(w) AS dst, dst FROM edges GROUP BY src", "dst is neither in GROUP BY", "any_value(dst)"),
     ("SELECT src FROM edges HAVING src > 1", "src is neither in GROUP BY", "any_value(src)"),

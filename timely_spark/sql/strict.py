@@ -41,7 +41,7 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
     ),
     "_parse_table_alias": (
         lambda before, words, _: words[-1] != "AS" and (before, words[0]) != (")", "("),
-        "names of columns without that of a table",
+        "AS, or names of columns, without the name of a table",
     ),
     "_parse_window_spec": (_is_bound, "write a frame as ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"),
 }
@@ -89,7 +89,7 @@ def _written(parse: Any, fine: Fine, problem: str) -> Any:
         parsed = parse(parser, *arguments, **options)
         words = _words(parser._tokens[first : parser._index]) or [""]
         before, after = _word(parser._tokens[first - 1]), _word(parser._curr)
-        if parsed is not None and not fine(before, words, after):
+        if (parsed is not None or words[-1] == "AS") and not fine(before, words, after):
             parser.raise_error(problem)
         return parsed
 
@@ -176,7 +176,7 @@ def _words(tokens: Sequence[Any]) -> list[str]:
     return words
 
 
-_EXPECTING = {"AS", "WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
+_EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "ORDER BY"}
 _ENDING = {")", ",", ";", "AS", "AND", "OR", "FROM", "UNION", "EXCEPT", "INTERSECT", "END OF TEXT"}
 _ENDING |= _EXPECTING
 _NEVER = {("SELECT", "AS"), ("WITH", "AS"), ("INTERVAL", "INTERVAL"), ("BETWEEN", "BETWEEN")}
