@@ -92,7 +92,7 @@ class ExpressionBinder:
         """
         if id(node) not in self._texts:
             names = {one.name: one.meta.get(parse.WRITTEN) for one in node.find_all(exp.Column)}
-            text = re.sub("`([^`]+)`", lambda name: names.get(name[1]) or name[0], parse.canonical(node))
+            text = re.sub("`([^`]+)`", lambda name: names.get(name[1]) or name[0], parse.sql_of(node))
             self._texts[id(node)] = node, text
         return self._texts[id(node)][1]
 

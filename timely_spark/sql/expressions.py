@@ -106,7 +106,7 @@ def bind(
     node = unaliased(expression)
     term = binder.bind(node)
     name = None if node is expression else expression.alias
-    sql = parse.canonical(node)
+    sql = parse.sql_of(node)
     if zone != "UTC" and term.reads_zone:
         sql = f"{sql} /* in {zone} */"
     # flows store times in UTC, whatever the session's zone

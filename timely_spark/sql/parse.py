@@ -390,7 +390,7 @@ def mistake(text: str, start: int, problem: str, *, hint: str, step: str = "") -
 WRITTEN = "written"
 
 
-def canonical(node: exp.Expression) -> str:
+def sql_of(node: exp.Expression) -> str:
     """The same text for the same tree."""
     return str(node.sql(dialect=dialect()))
 
