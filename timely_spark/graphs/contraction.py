@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from timely_spark.authors import Hashes, Indices, changes
+from timely_spark.authors import Hashes, Indices, changes, in_order
 from timely_spark.graphs.spanning import pieces
 
 #: how many levels all workers contract at most; and how many levels there are if one worker goes on
@@ -77,7 +77,7 @@ def linked(nodes: Hashes, weight: Indices, at: Indices, other: Hashes) -> LocalG
         at, other = at[at >= 0], other[at >= 0]
     # that two neighbours have equal first bits does no harm: one of them is looked at
     key = _keys(nodes, at, other)
-    order = np.argsort(key)
+    order = in_order(key)
     order = order[changes(key[order])]
     at, other = at[order], other[order]
     starts = np.flatnonzero(changes(at))
@@ -120,7 +120,7 @@ def contracted(level: Level, received: Messages) -> tuple[Level, LocalGraph, Mes
     """The members of each cluster; the clusters; and the links, which go to the clusters of their nodes."""
     nodes, at = level.nodes, node_rows(level.nodes, received.to)
     joins = np.flatnonzero((at >= 0) & (received.amount > 0))
-    joins = joins[np.argsort(_keys(nodes, at[joins], received.of[joins]))]
+    joins = joins[in_order(_keys(nodes, at[joins], received.of[joins]))]
     cluster, amount = received.to[joins], received.amount[joins]
     weight = np.where(level.became == nodes, level.weight, 0)
     np.add.at(weight, at[joins], amount)

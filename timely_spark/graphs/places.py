@@ -37,6 +37,7 @@ from timely_spark.authors import (
     States,
     changes,
     hashes,
+    in_order,
     numbers,
 )
 from timely_spark.graphs.affected import summed
@@ -196,7 +197,7 @@ class _Places(BufferingVertex):
         self._count(nodes, place, count, new)
         link = place[ids] == NEW
         self._link(home[link], other[link])
-        order = np.argsort(other * ODD + home)  # equal pairs together; in which order does not matter
+        order = in_order(other * ODD + home)  # equal pairs together; in which order does not matter
         first = np.flatnonzero(changes(other[order]) | changes(home[order]))
         one = order[first]
         self._send(
@@ -405,7 +406,7 @@ class _Places(BufferingVertex):
         of, weight = received.of[gathered], received.amount[gathered]
         number = received.number[gathered].view(np.uint64)
         clusters = weight > 0
-        order = np.argsort(of[clusters])
+        order = in_order(of[clusters])
         nodes = of[clusters][order]
         at = node_rows(nodes, number[~clusters])
         self._send(time, arrange(nodes, weight[clusters][order], at, of[~clusters], self.top))
