@@ -76,6 +76,25 @@ def test_inputs_without_rows_hold_back_no_clock_epoch() -> None:
     assert simulation.captured["out"].rows() == {0: [(1, 1)]}
 
 
+def test_an_input_goes_on_when_those_before_it_are_closed() -> None:
+    flow = ts.Dataflow("ends")
+    x, y = flow.input("x", "n long"), flow.input("y", "n long")
+    x.concat(y).group_by("n").count().capture("out")
+    simulation = Simulation(flow, workers=2)
+    simulation.send("x", [1])
+    simulation.run()
+    simulation.close("x")
+    for _ in range(2):
+        simulation.send("y", [1])
+        simulation.run()
+
+    assert [rows for rows in simulation.captured["out"].rows().values() if rows] == [
+        [(1, 1)],
+        [(1, 2)],
+        [(1, 3)],
+    ]
+
+
 def test_with_manual_epochs_both_inputs_must_be_advanced_and_the_one_that_holds_back_is_named() -> None:
     flow = ts.Dataflow("lookup")
     left = flow.input("left", "k long, a long", epochs="manual")

@@ -107,6 +107,21 @@ def test_keys_stay_spread_with_another_number_of_workers(case: str) -> None:
     assert epochs_of(simulation) == unspread(case, inputs)
 
 
+@pytest.mark.usefixtures("few_are_many")
+def test_of_several_steps_the_one_with_the_hot_key_gets_it() -> None:
+    flow = ts.Dataflow("two")
+    x = flow.input("x", "k long, w long, v long").collection()
+    x.min("v", keys="k", skew="auto", name="even").capture("least")
+    x.max("v", keys="w", skew="auto", name="hot").capture("greatest")
+    simulation = Simulation(flow, workers=3)
+    for epoch in range(3):
+        simulation.send("x", [(40 * epoch + n, 0 if n % 4 else n, n) for n in range(40)])
+        simulation.run()
+
+    assert [*simulation.plan.found_keys] == ["even.salt", "hot.salt"]
+    assert [*simulation.coordinator.spread] == ["hot.salt"]
+
+
 def skewed(n: int, seed: int) -> pa.Table:
     """Half of the records have one key."""
     draw = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
@@ -297,3 +298,14 @@ def test_invalid_arguments_are_refused() -> None:
         ts.wcoj([(r, {"x": "a"})])
     with pytest.raises(GraphError, match=r"(?s)not a collection.*test_wcoj.*Hint"):
         ts.wcoj([r, r.stream])
+
+
+def test_a_null_matches_nothing_also_where_another_attribute_has_none() -> None:
+    kinds = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64())])
+    flow = ts.Dataflow("nulls")
+    x, y = (flow.input(name, kinds).collection() for name in "xy")
+    ts.wcoj([(x, {"a": "p", "b": "q"}), (y, {"a": "p", "b": "q"})]).capture("out")
+
+    assert run(flow, {"x": [[(1, None), (2, 3)]], "y": [[(1, None), (2, 3)]]})["out"].rows() == {
+        0: [(2, 3, 1)]
+    }

@@ -113,6 +113,19 @@ def test_a_large_unsigned_key_is_no_negative_one() -> None:
     assert same(left, left, ["k"], ["k"]).all()
 
 
+def test_negative_keys_are_equal_in_every_signed_width() -> None:
+    narrow, wide = pa.array([-1, -(2**31), 5, None], pa.int32()), pa.array([-1, -(2**31), -5, None])
+    equal = same(pa.table({"a": narrow}), pa.table({"b": wide}), ["a"], ["b"])
+    assert equal.tolist() == [True, True, False, True]
+
+
+def test_lists_that_differ_in_their_lengths_or_values_are_not_equal() -> None:
+    left = pa.table({"a": pa.array([[1, 2], [1, 2], [1], None, [], [7], [3, 4, 5]])})
+    right = pa.table({"a": pa.array([[1, 2], [1], [1, 2], [], [], [8], [3, 0, 5]])})
+    equal = same(left, right, ["a"], ["a"])
+    assert equal.tolist() == [True, False, False, False, True, False, False]
+
+
 def test_only_one_column_of_integers_without_nulls_is_distinguished_by_its_hash() -> None:
     table = pa.table({"i": [1, 2], "n": [1, None], "s": ["a", "b"], "u": pa.array([1, 2], pa.uint64())})
 

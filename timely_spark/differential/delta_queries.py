@@ -187,9 +187,8 @@ def _chosen(
 ) -> Collection:
     """The columns of a relation, without nulls in some of them."""
     chosen = relation.select(*columns)
-    if any(relation.schema.field(column).nullable for column in valid):
-        for column in valid:
-            chosen = chosen.where(pc.is_valid(pc.field(column)))
+    for column in valid:
+        chosen = chosen.where(pc.is_valid(pc.field(column)))
     return chosen.distinct() if distinct else chosen
 
 
