@@ -313,7 +313,7 @@ def test_the_line_says_where_a_running_batch_stands() -> None:
     line = shown.line()
 
     assert line.startswith("fraud: running, batch 5, 9 rounds, 2 records/s, 3.2 ms a batch, ")
-    assert "p99 3.2, 3 files of in waiting; now batch 6, round 12, hops" in line
+    assert "p99 3.2 ms, 3 files of in waiting; now batch 6, round 12, hops" in line
 
 
 def test_displays_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:

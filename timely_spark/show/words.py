@@ -22,6 +22,15 @@ def seconds_text(seconds: float) -> str:
     return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
 
 
+def number_text(number: float) -> str:
+    """A number with two digits that count, or all before its point, and no power of ten.
+
+    >>> [number_text(n) for n in (0, 0.000012, 0.022, 2.0, 9.96, 99.7, 12_345)]
+    ['0', '0.000012', '0.022', '2', '10', '100', '12,345']
+    """
+    return f"{number:,.0f}" if number >= 10 else f"{float(f'{number:.2g}'):.7f}".rstrip("0").rstrip(".")
+
+
 def bytes_text(size: float) -> str:
     """A size with its unit.
 
@@ -47,11 +56,11 @@ def clock(at: float) -> str:
 def short_number(number: float) -> str:
     """A number in at most four characters and a unit.
 
-    >>> [short_number(n) for n in (0, 999, 1200, 48_210, 3_000_000)]
-    ['0', '999', '1.2k', '48k', '3M']
+    >>> [short_number(n) for n in (0, 999, 1200, 48_210, 99_700, 3_000_000)]
+    ['0', '999', '1.2k', '48k', '100k', '3M']
     """
     for unit in ("", "k", "M", "G", "T"):
         if abs(number) < 1000 or unit == "T":
             break
         number /= 1000
-    return f"{number:.2g}{unit}" if unit and number < 100 else f"{number:.0f}{unit}"
+    return f"{number_text(number)}{unit}" if unit else f"{number:.0f}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 from timely_spark.runtime.storage.hours import HOUR, Hour
-from timely_spark.show.words import bytes_text, seconds_text
+from timely_spark.show.words import bytes_text, number_text, seconds_text
 
 _DAY = 24 * HOUR
 
@@ -44,7 +44,7 @@ def _figures(start: Hour, end: Hour, until: float) -> list[_Figure]:
     took, seconds = end.took_since(start), until - start.written
     median, p99 = (None if (ms := took.quantile(part)) is None else ms / 1000 for part in (0.5, 0.99))
     return [
-        ("batches a second", "{:.3g}".format, (end.batch - start.batch) / seconds),
+        ("batches a second", number_text, (end.batch - start.batch) / seconds),
         ("a batch, p50", seconds_text, median),
         ("a batch, p99", seconds_text, p99),
         ("rows an hour", "{:,.0f}".format, HOUR * (end.read - start.read) / seconds),

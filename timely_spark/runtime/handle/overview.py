@@ -11,6 +11,7 @@ from timely_spark.runtime.handle.usage import Usage
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.runtime.storage.manifest import Manifest
 from timely_spark.show.table import Table, escaped, listed
+from timely_spark.show.words import seconds_text
 from timely_spark.times.refined import time_text
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Overview:
         if self.rate is not None:
             parts.append(f"{self.rate:,.0f} records/s")
         if (median := manifest.took.quantile(0.5)) is not None:
-            parts.append(f"{median:.3g} ms a batch, p99 {manifest.took.quantile(0.99):.3g}")
+            p99 = manifest.took.quantile(0.99) or median
+            parts.append(f"{seconds_text(median / 1000)} a batch, p99 {seconds_text(p99 / 1000)}")
         parts += [f"{backlog} of {name} waiting" for name, backlog in self.waiting.items()]
         if epochs := manifest.open_epochs:
             parts.append(f"epochs in flight: {listed(epochs, _EPOCHS)}")

@@ -30,7 +30,7 @@ from timely_spark.runtime.storage.manifest import Delivered
 from timely_spark.show.drawing import Marks, sketch_svg
 from timely_spark.show.sketch import CALL, Arrow, Sketch, Step
 from timely_spark.show.table import ROWS, cell, counted, escaped, listed
-from timely_spark.show.words import bytes_text, clock, seconds_text, short_number
+from timely_spark.show.words import bytes_text, clock, number_text, seconds_text, short_number
 from timely_spark.times.refined import time_text
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
@@ -157,7 +157,7 @@ class Page:
 
     def _rate(self, done: Sequence[Epoch]) -> str:
         span = done[-1].ended - done[0].began if len(done) > 1 else 0.0
-        return f"{len(done) / span:.2g}" if span else f"{len(done) or 'none'} in the last hour"
+        return number_text(len(done) / span) if span else f"{len(done) or 'none'} in the last hour"
 
     def _say(self) -> Iterator[str]:
         verdict, status = self.verdict, self.status
@@ -534,7 +534,7 @@ class Page:
                     files.setdefault(name, []).append((one.when, size))
         shown = html_table(["", ""], list(self.usages[-1].lines()))
         charts = [
-            self._over_time("cores", cores, y=lambda value: f"{value:.2g}"),
+            self._over_time("cores", cores, y=number_text),
             self._over_time("memory of processes", memory, y=bytes_text),
             self._over_time("files of states and messages", files, y=bytes_text),
         ]
