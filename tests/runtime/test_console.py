@@ -334,6 +334,10 @@ def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.Monk
     goes_on.set()
     assert answered(reasons, "1") == "because"
 
+    asked.clear()  # the page is loaded again: no batch was done, so the answer stays
+    assert answered(reasons, "1") == "because"
+    assert not asked.is_set()
+
 
 @pytest.mark.slow
 def test_the_page_has_a_link_for_each_row_and_its_answer(begin: Any, serve: Any, tmp_path: Path) -> None:

@@ -45,12 +45,15 @@ class RowReasons:
         self._answers: dict[tuple[str, str], RowReason] = {}
 
     def ask(self, output: str, row: str) -> None:
-        """Look for an answer as of now, if no other one is looked for."""
+        """Look for an answer as of now, if no other one is looked for, and the last one may have changed."""
         with self._lock:
+            newest, last = self._newest(), self._answers.get((output, row))
             if any(answer.text is None for answer in self._answers.values()):
                 return
+            if last is not None and last.batch == newest:  # a page that is loaded again asks, too
+                return
             self._answers.pop((output, row), None)
-            self._answers[output, row] = RowReason(time.time(), self._newest())
+            self._answers[output, row] = RowReason(time.time(), newest)
             while len(self._answers) > _ANSWERS:
                 del self._answers[next(iter(self._answers))]
         threading.Thread(target=self._look, args=(output, row), name="timely-answer", daemon=True).start()
