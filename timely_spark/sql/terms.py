@@ -208,7 +208,8 @@ class UserCall(Term):
         except Exception as error:
             msg = f"{self.sql}: {self.name} failed: {type(error).__name__}: {error}"
             kind = types.name_of(self.type)
-            hint = f"it gets an array, with nulls, for each argument, and returns as many values of {kind}."
+            hint = "the function gets an array for each argument, with nulls, and returns as many values "
+            hint += f"of {kind}."
             raise ExpressionError(msg, hint=hint) from error
         if len(values) != rows.length:
             msg = f"{self.sql}: {self.name} returned {len(values)} values for {rows.length} rows"

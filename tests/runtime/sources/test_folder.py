@@ -74,6 +74,21 @@ def test_the_last_line_of_json_needs_no_end(tmp_path: Path, name: str, length: i
         rows(folder_of(tmp_path, "json"), "n long")
 
 
+@pytest.mark.parametrize(("name", "form"), [("a.csv", "parquet"), ("a.parquet", "csv"), ("a.json.gz", "csv")])
+def test_a_file_whose_name_has_another_format_is_said_to_have_it(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"")
+    folder, named = folder_of(tmp_path, form), name.split(".")[1]
+    with (
+        pytest.raises(
+            BadFile, match=f"format='{named}' .of a job: --format {named}.; else mend it"
+        ),
+        folder.reading(name),
+    ):
+        raise pa.ArrowInvalid("damaged")  # noqa: EM101 - as Arrow says it
+
+
 @pytest.mark.slow
 def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
     record = {"s": "a" * (3 << 20)}

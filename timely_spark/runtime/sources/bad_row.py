@@ -22,6 +22,8 @@ _IN_CSV = re.compile(
 )
 _IN_BLOCK = re.compile(r" (?:in row|at string index) \d+")
 
+#: The names of formats, as files' names end in them.
+_NAMED = re.compile(r"\.(csv|json|parquet|arrow)(?:\.\w+)?$")
 #: What no types mend.
 _NO_TYPES = re.compile("is not closed|does not end|inside of each other")
 
@@ -60,11 +62,13 @@ def _placed(row: int, column: str | None, reason: str) -> str:
     return f"row {row}{named}: {reason.replace(f'{named[2:]}: ', '') if named else reason}"
 
 
-def what_to_do(error: BaseException, reason: str, *, mendable: bool) -> str:
+def what_to_do(error: BaseException, reason: str, path: str, kind: str, *, mendable: bool) -> str:
     """The hint of an error of reading a file, without its end.
 
     Args:
         reason: what is said about it.
+        path: of the file.
+        kind: the format in which files are read.
         mendable: whether the user may change the file; not if it is of a Delta table.
     """
     if getattr(error, "errno", None):  # the storage does not give the file
@@ -81,11 +85,13 @@ def what_to_do(error: BaseException, reason: str, *, mendable: bool) -> str:
             "format=pyarrow.dataset.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=...)) or "
             "the same of CSV"
         )
-    if mendable and _NO_TYPES.search(reason):
-        return "mend it, and start again"
-    if mendable:
-        return "mend it, or declare types that fit all files (schema=), and start again"
-    return "restore it from a backup, and start again"
+    if not mendable:
+        return "restore it from a backup, and start again"
+    named = _NAMED.search(path)
+    if named is not None and named[1] != kind:
+        return f"if it is {named[1]}, give format={named[1]!r} (of a job: --format {named[1]}); else mend it"
+    types = "" if _NO_TYPES.search(reason) else " or declare types that fit all files (schema=),"
+    return f"mend it,{types} and start again"
 
 
 def first_bad(number: int, fit: Callable[[int, int], bool]) -> int | None:

@@ -546,7 +546,7 @@ class Folder:
             raise self.error(msg, hint) from error
         except _DAMAGE as error:
             reason = with_place(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-            hint = what_to_do(error, reason, mendable=self.versions is None)
+            hint = what_to_do(error, reason, path, self.kind, mendable=self.versions is None)
             msg, more = f"{path} cannot be read: {reason}", self._or_quarantined(path)
             if getattr(error, "errno", None):  # what the storage does not give is not quarantined
                 more = "" if os.path.isdir(path) else self.or_without(path)
