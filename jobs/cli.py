@@ -20,6 +20,7 @@ import timely_spark as ts
 from timely_spark.errors import without_stack
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.session import quietly
+from timely_spark.show.table import counted
 
 #: arguments that name what a job reads, and what it writes
 _READ, _WRITTEN = ("edges", "posts", "follows", "records", "input"), ("output", "current", "checkpoint")
@@ -216,7 +217,7 @@ def report(query: ts.Query, args: argparse.Namespace) -> None:
         say(f"it runs until Ctrl-C; `python -m timely_spark status {args.checkpoint}` shows how far it is")
     last = ""
     for done in query.epochs():
-        line = f"epoch {done.epoch}: {done.rounds} rounds, {done.milliseconds} ms"
+        line = f"epoch {done.epoch}: {counted(done.rounds, 'round')}, {done.milliseconds} ms"
         if line != last:  # as of an epoch that is complete at several outputs
             print(line, flush=True)
         last = line

@@ -7,7 +7,7 @@ Input: edges src long, dst long, and optionally diff long; undirected; ids are n
 an edge (diff 1, and without diff) or removes it (-1); it is there while its diffs add up to more than 0.
 Output: a Delta table with epoch long, node long, component long, diff int. The component is the smallest id
 in it; diff is +1 for a node's new component and -1 for its old one, so the sum over all epochs up to
-one is that epoch's result. --current: a Delta table with epoch long (of the last change), node, component.
+one is that epoch's result. --current: a Delta table with the present node, component.
 """
 
 from __future__ import annotations

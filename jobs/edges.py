@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from typing import Any
 
 import cli
@@ -96,9 +97,17 @@ def checked(batch: pa.Table) -> pa.Table:
 
 
 def dataflow(name: str, args: argparse.Namespace, **settings: object) -> ts.Dataflow:
-    """A flow whose name has the settings that one checkpoint cannot have changed: `start` compares names."""
+    """A flow whose name has the settings that one checkpoint cannot have changed: names are compared."""
     said = [f"{key} {value}" for key, value in settings.items() if value is not None]
-    return ts.Dataflow(", ".join([name, *said, *(["current"] if args.current else [])]))
+    flow = ts.Dataflow(", ".join([name, *said, *(["current"] if args.current else [])]))
+    before = flow.name
+    with suppress(ts.TimelyError, OSError):  # no checkpoint, or one of which the start says more
+        before = ts.inspect(args.checkpoint).flow
+    if before != flow.name:
+        message = f"--checkpoint {args.checkpoint!r} is of '{before}', and the arguments are '{flow.name}'"
+        hint = "give the arguments of its first start, or another --checkpoint and another --output."
+        raise ts.TimelyError(message, hint=hint)
+    return flow
 
 
 def deliver(answer: ts.Collection, args: argparse.Namespace, keys: str | list[str] = "node") -> None:

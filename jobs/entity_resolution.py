@@ -11,7 +11,7 @@ Of a Delta table also updates and deletions are followed. Two records match if t
 or several joined by +, as in --keys email,phone,name+birthday. Null, NaN and empty text match nothing, nor
 does a value that more than N records share: that is printed. An entity is all records that matches connect.
 Output: a Delta table with epoch long, record, entity string, diff int: +1 for a record's new entity and -1
-for its old one. --current: a Delta table with epoch long (of the last change), record, entity.
+for its old one. --current: a Delta table with the present record, entity.
 
 Entities' ids are stable, and written record@epoch. The larger keeps its id: of entities that merge the one
 with most records (of equals the one with the older id), of the parts of one that is split the one with most

@@ -10,8 +10,8 @@ that it names, if that is below the roots, not to the packages around it. --top-
 imported in functions or for type checkers, which at run time makes no cycle.
 Output: a Delta table with epoch long, module string, cycle string, diff int: a row for each module that is on
 a cycle, or imports itself; the cycle is called by its first module in the order of the alphabet. diff is +1
-for what became true in the epoch and -1 for what ceased to be. --current: a Delta table with epoch long (of
-the last change), module, cycle. Files that cannot be read as Python are named on the error output, each time:
+for what became true in the epoch and -1 for what ceased to be. --current: a Delta table with the present
+module, cycle. Files that cannot be read as Python are named on the error output, each time:
 they are modules, but import nothing. What was read is kept as a Delta table, too: in CHECKPOINT/imports, with
 epoch, file, module, stamp, name (what is imported: module or module:name; null: the file itself), problem.
 """

@@ -10,7 +10,7 @@ Output: a Delta table with epoch long, tag string, k, exposed, adopted long, dif
 to the greatest exposure. exposed: users whose exposure was k at least, at some time (and, if they used the
 tag, before their first use). adopted: those who then used it, at an exposure of exactly k. The tag's curve is
 adopted / exposed (Romero et al., Differences in the mechanics of information diffusion, WWW 2011). diff is +1
-for new rows and -1 for old ones. --current: a Delta table of the curves as they are now.
+for new rows and -1 for old ones. --current: a Delta table of the present curves.
 """
 
 from __future__ import annotations

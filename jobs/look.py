@@ -1,4 +1,4 @@
-"""Look at a Delta table that a job has written: its columns, its size per epoch, and the newest records.
+"""Look at a Delta table that a job has written: its columns, and the newest records of its epochs.
 
 python jobs/look.py TABLE [--rows N]
 """
@@ -23,8 +23,7 @@ def main() -> None:
     table = cli.session("look", verbose=args.verbose).read.format("delta").load(args.table)
     table.printSchema()
     if "epoch" not in table.columns:
-        print("no job of these has written the table: it has no column epoch")
-        table.show(args.rows, truncate=60)
+        table.orderBy(*map(identifier, table.columns)).show(args.rows, truncate=60)  # what --current keeps
         return
     table.groupBy("epoch").agg(f.count("*").alias("records")).orderBy("epoch").show(args.rows)
     rest = [identifier(name) for name in table.columns if name != "epoch"]

@@ -8,7 +8,7 @@ Input: edges src long, dst long, and optionally diff long: each row adds an edge
 removes it (-1). An edge that was added twice counts twice. Ids are not negative.
 Output: a Delta table with epoch long, node long, rank double, diff int; diff is +1 for a node's new rank and
 -1 for its old one. Ranks are on average 1 at the beginning, and computed in millionths (see
-timely_spark.graphs.pagerank). --current: a Delta table with epoch long (of the last change), node, rank.
+timely_spark.graphs.pagerank). --current: a Delta table with the present node, rank.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ adds an edge (1, and without diff) or removes it (-1). Edges lead from src to ds
 nor are weights; without weights the distance is the number of edges.
 Output: a Delta table with epoch long, node long, distance (long; double if weights are), diff int; diff is +1
 for a node's new distance and -1 for its old one. Nodes that cannot be reached are not in it, nor is a source
-that no edge touches. --current: a Delta table with epoch long (of the last change), node, distance.
+that no edge touches. --current: a Delta table with the present node, distance.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_word_count_by_spark_submit(spark: SparkSession, tmp_path: Path) -> None
 
     assert done.returncode == 0, done.stderr
     # a micro-batch of an empty file alone brings Spark nothing to read: its number is used up, and no epoch
-    assert re.findall(r"^epoch (\d+): 1 rounds", done.stdout, re.MULTILINE) == ["0", "1", "3"]
+    assert re.findall(r"^epoch (\d+): 1 round,", done.stdout, re.MULTILINE) == ["0", "1", "3"]
     total: Counter[str] = Counter()
     expected = []
     for epoch, new in enumerate(words):
@@ -379,6 +379,20 @@ def test_an_error_is_one_line_and_an_exit_code(
         cli.run(refused)
     says = "error: AnalysisException: [PATH_NOT_FOUND] Path does not exist: s3://nowhere.\n"
     assert capsys.readouterr().err == says
+
+
+def test_a_checkpoint_of_other_arguments_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from edges import dataflow
+
+    args = argparse.Namespace(checkpoint="ck", current=None)
+    monkeypatch.setattr(ts, "inspect", lambda _: SimpleNamespace(flow="ranks, iterations 20, current"))
+    with pytest.raises(ts.TimelyError, match=r"'ranks, iterations 20, current', .* 'ranks, iterations 5'"):
+        dataflow("ranks", args, iterations=5)
+
+    args.current = "now"
+    assert dataflow("ranks", args, iterations=20).name == "ranks, iterations 20, current"
 
 
 @pytest.mark.slow
