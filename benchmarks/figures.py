@@ -379,6 +379,19 @@ def cold() -> str:
     return markdown_table(["", "session", "`start()`", "first epoch", "`start()` and first epoch"], rows)
 
 
+def waits() -> str:
+    """What a person waits for, beside plain Spark, as Markdown."""
+    if not (RESULTS / "waits.json").exists():
+        return _NOT_YET
+    rows = [
+        [row["case"], _figure(row["ours"], "s"), f"{row['against']} {_figure(row['baseline'], 's')}"]
+        if row["baseline"] is not None
+        else [row["case"], _figure(row["ours"], "s"), ""]
+        for row in _results("waits")["rows"]
+    ]
+    return markdown_table(["a wait", "timely_spark", "Spark alone"], rows)
+
+
 def _alternatives() -> list[dict[str, Any]]:
     none: list[dict[str, Any]] = []
     return _results("alternatives")["rows"] if (RESULTS / "alternatives.json").exists() else none
@@ -475,6 +488,7 @@ TABLES = (
     (SIZING, "<!-- measured: workers -->\n", workers),
     (SIZING, "<!-- measured: missed -->\n", missed),
     (SIZING, "<!-- measured: cold -->\n", cold),
+    (SIZING, "<!-- measured: waits -->\n", waits),
     (DIFFERENTIAL, "<!-- measured: engine -->\n", engine),
     (BY_HAND, "<!-- measured: by hand -->\n", by_hand),
     (ALTERNATIVES, "<!-- measured: recursion -->\n", recursion),
