@@ -64,6 +64,15 @@ def histories(first: object, second: object) -> st.SearchStrategy[Changes]:
     return st.dictionaries(st.integers(0, 6), st.lists(change, max_size=6), max_size=6)
 
 
+def test_a_notebook_shows_an_answer_as_a_table() -> None:
+    for epoch, cell in ((3, ">3</td>"), (None, ">null</td>")):
+        shown = Answer(epoch, pa.table({"node": [1], "<b>": ["x & y"]}))._repr_html_()
+
+        assert cell in shown
+        assert "&lt;b&gt;" in shown
+        assert "x &amp; y" in shown
+
+
 def test_changes_are_looked_for_only_when_an_epoch_has_completed() -> None:
     outputs = Outputs({0: [("ann", 1, 1)], 2: [("ann", 1, -1)]}, {})
     for done, looked in ((0, 1), (0, 1), (1, 2), (2, 3), (2, 3)):

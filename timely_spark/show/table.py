@@ -86,7 +86,7 @@ def schema_table(title: str, schema: pa.Schema) -> Table:
     return Table(["column", "type"], rows, title, f"and {more} more columns" if more else "")
 
 
-def epochs_table(title: str, schema: pa.Schema, epochs: Mapping[int, pa.Table]) -> Table:
+def epochs_table(title: str, schema: pa.Schema, epochs: Mapping[Any, pa.Table]) -> Table:
     """The first and the last records of epochs; columns: epoch, and the records'.
 
     >>> x = pa.table({"n": range(50)})
@@ -117,7 +117,7 @@ def epochs_table(title: str, schema: pa.Schema, epochs: Mapping[int, pa.Table]) 
     return Table(["epoch", *names], rows, title, "; ".join(notes))
 
 
-def _records(epoch: int, table: pa.Table) -> list[list[Any]]:
+def _records(epoch: int | None, table: pa.Table) -> list[list[Any]]:
     columns = map(values_of, table.columns[:COLUMNS])
     return [[epoch, *values] for values in zip(*columns, strict=True)]
 

@@ -15,6 +15,7 @@ from timely_spark.captured import as_pandas, sorted_rows
 from timely_spark.differential.trace import DIFF, check_totals, consolidation
 from timely_spark.errors import SchemaError, shorten
 from timely_spark.graph import as_table, caller, describe, refuse, seconds
+from timely_spark.show.table import epochs_table
 from timely_spark.state.arrangement import Arrangement
 from timely_spark.state.arrow import Indices, Longs, numbers, rows_at
 from timely_spark.state.codes import numbers_of, runs
@@ -67,6 +68,9 @@ class Answer:
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas DataFrame; integers and booleans have pandas' nullable types."""
         return as_pandas(self.table)
+
+    def _repr_html_(self) -> str:
+        return epochs_table("Answer", self.table.schema, {self.epoch: self.table}).html()
 
 
 @dataclass
