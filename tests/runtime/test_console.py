@@ -173,7 +173,7 @@ def test_a_late_flow_is_red_with_the_reason_and_what_to_do(begin: Any, serve: An
     finally:
         lock.release()
 
-    assert (verdict.kind, verdict.do) == ("bad", "advance or close this input.")
+    assert (verdict.kind, verdict.do) == ("bad", "advance or close it.")
     assert re.fullmatch(
         r"The oldest epoch has waited .+ for its answer, 0 s are asked for: "
         r"input 'words' \(.+\) is still at epoch 0\.",

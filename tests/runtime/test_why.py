@@ -13,6 +13,7 @@ import timely_spark as ts
 from timely_spark.compiler.summary import PlanSummary
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.handle.why import Why
+from timely_spark.runtime.storage.log import RoundLog
 
 
 def ask(process: Any, epoch: int) -> Why:
@@ -60,7 +61,7 @@ def test_what_a_loop_does_and_since_when(begin: Any, tmp_path: Path) -> None:
     assert "has not begun" in str(ask(process, 99))
 
 
-def test_an_input_that_is_not_advanced(begin: Any) -> None:
+def test_an_input_that_is_not_advanced(begin: Any, tmp_path: Path) -> None:
     flow = ts.Dataflow("held")
     flow.input("edges", "n long", epochs="manual").distinct().capture("out")
     process = begin(flow)
@@ -68,6 +69,17 @@ def test_an_input_that_is_not_advanced(begin: Any) -> None:
     why = ask(process, 0)
     assert list(why.inputs) == ["edges"]
     assert "at epoch 0: advance or close it" in str(why)
+
+    files = RoundLog(str(tmp_path)).files  # as of an input that replays, and of one with a column of epochs
+    term = f"terms/{files.numbers('terms')[-1]}.json"
+    files.write_json(term, {**(files.json(term) or {}), "replays": {"edges": "/data/c", "gone": "/data/d"}})
+    assert "at epoch 0: the flow that captures /data/c completes it" in str(ask(process, 0))
+    files.write_json(term, {**(files.json(term) or {}), "replays": {}})
+    newest = ts.inspect(str(tmp_path)).at()
+    summary = PlanSummary.of(process.context.plan)
+    summary.inputs = {"edges": ("day", "job.py:1")}
+    by_day = Why.of(replace(newest, own=summary), 0)
+    assert "rows of a later epoch, or query.close('edges'), complete it" in str(by_day)
     process.handles["edges"].advance_to(2)
     process.batches()
     assert ask(process, 1).complete

@@ -81,9 +81,7 @@ def test_a_file_whose_name_has_another_format_is_said_to_have_it(
     (tmp_path / name).write_bytes(b"")
     folder, named = folder_of(tmp_path, form), name.split(".")[1]
     with (
-        pytest.raises(
-            BadFile, match=f"format='{named}' .of a job: --format {named}.; else mend it"
-        ),
+        pytest.raises(BadFile, match=f"format='{named}' .of a job: --format {named}.; else mend it"),
         folder.reading(name),
     ):
         raise pa.ArrowInvalid("damaged")  # noqa: EM101 - as Arrow says it

@@ -86,12 +86,13 @@ def _reasons(status: Status, waiting: Mapping[str, str]) -> Iterator[tuple[str, 
         at = f"loop {loop.loop!r} is at iteration {loop.iteration:,} of epoch {loop.epoch}"
         do = "wait while the changes fall; query.changing() names them."
         yield f"{at} and changes {counted(loop.changes, 'record')}", do
-    for name, (epoch, where) in () if why is None else why.inputs.items():
-        yield f"input {name!r} ({where}) is still at epoch {epoch}", "advance or close this input."
-    for one in () if why is None else why.pointstamps:
-        n = counted(one.messages + one.notifications, "message")
-        do = f"if that does not change, {_look(status)}."
-        yield f"{n} for step {one.step!r} ({one.where}) at {time_text(one.time)}", do
+    if why is not None:
+        for name, (epoch, where) in why.inputs.items():
+            yield f"input {name!r} ({where}) is still at epoch {epoch}", f"{why.advance(name)}."
+        for one in why.pointstamps:
+            n = counted(one.messages + one.notifications, "message")
+            do = f"if that does not change, {_look(status)}."
+            yield f"{n} for step {one.step!r} ({one.where}) at {time_text(one.time)}", do
     for name, backlog in waiting.items():
         text = f"{backlog} of input {name!r} wait to be read"
         yield text, f"if that does not change, {_look(status)}."

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 
 from timely_spark.compiler.summary import OpenPointstamp
 from timely_spark.runtime.handle.inspection import Round
 from timely_spark.runtime.query.live import BatchProgress
 from timely_spark.show.table import counted
 from timely_spark.times.refined import time_text
+from timely_spark.worker.epoch_columns import by_column
 
 _MOST = 10
 
@@ -42,6 +43,8 @@ class Why:
     begun: bool
     #: the epoch, and the user's line, of each input that may still send at the epoch
     inputs: dict[str, tuple[int, str]]
+    #: what completes the epoch at each of these inputs, unless the program advances or closes it
+    completed_by: dict[str, str] = field(default_factory=dict)
     #: messages and notifications at times up to the epoch, by time
     pointstamps: list[Moving]
     #: the batch that runs, if it has run for a while; its input counts as begun
@@ -51,6 +54,10 @@ class Why:
     def complete(self) -> bool:
         """Whether nothing keeps the epoch open."""
         return self.begun and not self.inputs and not self.pointstamps
+
+    def advance(self, name: str) -> str:
+        """What lets an input go on."""
+        return self.completed_by.get(name, "advance or close it")
 
     @classmethod
     def of(cls, flow: Round, epoch: int, *, running: BatchProgress | None = None) -> Why:
@@ -70,6 +77,7 @@ class Why:
             batch=manifest.batch,
             begun=epoch <= max(snapshot["begun"], manifest.batch if summary.clocked else -1),
             inputs=inputs,
+            completed_by=_completed_by(flow, inputs),
             pointstamps=[
                 Moving(**asdict(each), records=records[_key(each)], since=since[_key(each)])
                 for each in active
@@ -92,7 +100,7 @@ class Why:
             return
         yield f"epoch {self.epoch} is held back by"
         for name, (at, where) in self.inputs.items():
-            yield f"  input {name} ({where}) at epoch {at}: advance or close it"
+            yield f"  input {name} ({where}) at epoch {at}: {self.advance(name)}"
         for each in self.pointstamps[:_MOST]:
             kinds = [(each.messages, "message"), (each.notifications, "notification")]
             contents = " and ".join(counted(n, kind) for n, kind in kinds if n)
@@ -103,6 +111,21 @@ class Why:
                 yield f"    before {' -> '.join(each.path[1:])}"
         if len(self.pointstamps) > _MOST:
             yield f"  and {len(self.pointstamps) - _MOST} more"
+
+
+def _completed_by(flow: Round, inputs: Iterable[str]) -> dict[str, str]:
+    """What completes epochs of inputs whose epochs the program does not advance."""
+    completed_by = {
+        name: f"rows of a later epoch, or query.close({name!r}), complete it"
+        for name in inputs
+        if by_column(flow.summary.inputs[name][0])
+    }
+    replays = flow.log.owner().get("replays", {})
+    return completed_by | {
+        name: f"the flow that captures {path} completes it"
+        for name, path in replays.items()
+        if name in inputs
+    }
 
 
 def _key(pointstamp: OpenPointstamp) -> tuple[str, str]:
