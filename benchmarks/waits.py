@@ -91,7 +91,9 @@ def notebook(side: str, folder: Path) -> None:
 def state(side: str, folder: Path) -> None:
     """Print what plain Spark shows of a checkpoint."""
     del side
-    harness.spark("waits").read.format("statestore").load(str(folder / "checkpoint")).show()
+    session = harness.spark("waits")
+    assert session.streams.active == []  # Spark begins what reads states when it is asked for its queries
+    session.read.format("statestore").load(str(folder / "checkpoint")).show()
 
 
 # -- the clock -----------------------------------------------------------------------------------------------
