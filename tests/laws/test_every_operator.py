@@ -25,6 +25,7 @@ import pytest
 
 import timely_spark as ts
 from tests.support.rescaling import Moving, move
+from tests.support.sizes import lowered
 from tests.test_named import ALL as NAMED
 from tests.test_named import Case, Pass
 from timely_spark.coordinator.migration import FlowChanged
@@ -332,6 +333,24 @@ def test_ten_thousand_programs(first: int) -> None:
     drawn = Counter(name for seed in range(1_000_000 + first, 1_000_250 + first) for name in check(seed))
 
     assert len(drawn) > len(ALL) * 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2_000_000, 2_002_000, 50))]
+)
+def test_an_answer_depends_on_no_size_from_which_another_way_pays(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(first, first + (50 if first else 4)):
+        program, draw, used = Program.of(seed), random.Random(f"sizes {seed}"), list[str]()
+        how: dict[str, Any] = {"workers": draw.choice([1, 2, 3, 5]), "seed": draw.choice([None, seed])}
+        inputs, one = program.inputs(), played(program.flow(used.append), program.inputs(), **how)
+        how["together"] = draw.random() < 0.5 and not APPROXIMATE & {*used}
+        how["crashes"] = 0.0 if how["seed"] is None else draw.choice([0.0, 0.3])
+        with monkeypatch.context() as patch:
+            sizes = lowered(draw, patch)
+            assert played(program.flow(), inputs, **how) == one, f"{program}, {how}, {sizes}"
 
 
 def test_a_program_whose_answer_depends_on_the_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
