@@ -61,8 +61,8 @@ class ErrorsOf:
 
 def _overflows(error: BaseException) -> bool:
     """Whether a column would have more than 2 GiB of texts, which Arrow's columns cannot have."""
-    text = str(error)
-    return isinstance(error, pa.ArrowInvalid) and ("offset overflow" in text or "array capacity" in text)
+    said = ("offset overflow", "array capacity")
+    return isinstance(error, pa.ArrowInvalid) and any(text in str(error) for text in said)
 
 
 def _too_large(error: BaseException, batch: pa.Table | None) -> BaseException:
