@@ -201,13 +201,13 @@ def convergence(every: Iterable[Iterations]) -> dict[str, dict[int, list[tuple[i
 
 
 def quantile(values: Iterable[float], part: float) -> float | None:
-    """The value that a part of the values does not exceed; None if there are none.
+    """The least value that a part of the values does not exceed, as in `Latencies`; None if there are none.
 
-    >>> quantile([3, 1, 2], 0.5), quantile([], 0.5)
-    (2, None)
+    >>> quantile([3, 1, 2], 0.5), quantile([2.6, 0.6], 0.5), quantile(range(100), 0.99), quantile([], 0.5)
+    (2, 0.6, 98, None)
     """
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else None
 
 
 def _sums(parts: Iterable[Mapping[Any, Any]]) -> Counter[Any]:
