@@ -297,12 +297,21 @@ def test_an_approximate_percentile_of_texts_is_one_of_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cast", ["CAST(u.e AS string)", "try_cast((e) AS string)", "e::string"])
+@pytest.mark.parametrize("cast", ["CAST(u.e AS string)", "try_cast((e) AS string)", "e::string", "string(e)"])
 def test_a_column_that_is_cast_keeps_its_name_as_in_spark(cast):
     # of the texts the least is '-1'
     ours = f"SELECT e FROM (SELECT {cast} FROM u WHERE e IS NOT NULL ORDER BY e LIMIT 2)"
     duck = "SELECT CAST(e AS string) AS x FROM u WHERE e IS NOT NULL ORDER BY x LIMIT 2"
-    compare([ours], history(3), oracle=[duck])
+    groups = f"SELECT {cast}, count(*) FROM u GROUP BY {cast} HAVING e > '-2'"
+    same = "SELECT CAST(e AS string) AS x, count(*) FROM u GROUP BY x HAVING x > '-2'"
+    compare([ours, groups], history(3), oracle=[duck, same])
+
+
+def test_a_field_that_is_cast_has_no_name_as_in_spark():
+    with pytest.raises(SqlError, match="no column a"):
+        ts.sql(
+            "SELECT a FROM (SELECT CAST(s.a AS string) FROM (SELECT struct(a) AS s FROM t))", **flow_of()[1]
+        )
 
 
 def test_subqueries_without_aliases_are_joined_by_using():

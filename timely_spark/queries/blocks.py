@@ -17,6 +17,7 @@ from timely_spark.queries.relations import Limit, Projection, Relation, Window, 
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse, strict
 from timely_spark.sql.binder import near
+from timely_spark.sql.forms import CASTS
 from timely_spark.sql.parse import exp
 
 #: Clauses of a block that are not kept up to date, or mean nothing for a collection.
@@ -139,8 +140,19 @@ class Block(Aggregating):
             elif isinstance(one, exp.Aliases):
                 raise self.binder.refuse(one, "several aliases of one expression", "give it one.")
             else:
-                items.append((None, one.unnest() if isinstance(one, exp.Paren) else one))
+                bare = one.unnest() if isinstance(one, exp.Paren) else one
+                items.append((self._name_of_cast(bare), bare))
         return items
+
+    def _name_of_cast(self, node: Any) -> str | None:
+        """The name of a column that is cast, which it keeps: `a` of `CAST(t.a AS string)` and `string(a)`."""
+        called = isinstance(node, exp.Anonymous) and node.name.lower() in CASTS.split()
+        values = node.expressions if called else [node.this] if isinstance(node, exp.Cast) else []
+        for column in [one.unnest() for one in values]:
+            if self.is_named(column, self.names):
+                entry, used = self.names.find([one.name for one in column.parts]) or (None, 0)
+                return str(column.name) if entry is not None and used == len(column.parts) else None
+        return None
 
     def _with_stars(self, node: Any) -> Any:
         """An expression whose calls have the columns of `*` as arguments, as in `struct(*)`."""
@@ -376,9 +388,7 @@ class Block(Aggregating):
 
 
 def _name_of(node: Any) -> str:
-    """The name of a selected expression without an alias: a cast column keeps its own."""
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column | exp.Paren):
-        node = node.this.unnest() if isinstance(node.this.unnest(), exp.Column) else node
+    """The name of a selected expression without an alias."""
     if isinstance(node, exp.Column | exp.Dot):
         return str(node.name)
     return str(node.sql(dialect=parse.dialect())).lower().replace("`", "")

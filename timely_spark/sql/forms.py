@@ -428,7 +428,11 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
     return kind
 
 
-@special("boolean tinyint smallint int bigint float double string binary date decimal timestamp", 1, 1)
+#: the functions that are casts to the type of their name
+CASTS = "boolean tinyint smallint int bigint float double string binary date decimal timestamp"
+
+
+@special(CASTS, 1, 1)
 @special("to_date to_timestamp to_timestamp_ltz to_timestamp_ntz", 1, 2)
 def _cast_call(binder: ExpressionBinder, node: Any) -> Term:
     name = node.name.lower()
