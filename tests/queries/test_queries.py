@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import pyarrow as pa
 import pytest
@@ -312,6 +313,33 @@ def test_a_field_that_is_cast_has_no_name_as_in_spark():
         ts.sql(
             "SELECT a FROM (SELECT CAST(s.a AS string) FROM (SELECT struct(a) AS s FROM t))", **flow_of()[1]
         )
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_in_every_unit_are_spark_microseconds(unit):
+    flow = ts.Dataflow("units")
+    schemas = [
+        pa.schema([("c", pa.timestamp(one)), ("s", kind)])
+        for one, kind in ((unit, pa.large_string()), ("us", pa.string()))
+    ]
+    t, u = (flow.input(name, of).collection() for name, of in zip("tu", schemas, strict=True))
+    frame = "OVER (ORDER BY c RANGE BETWEEN INTERVAL '90' MINUTE PRECEDING AND CURRENT ROW)"
+    queries = {
+        "frames": f"SELECT hour(c), count(*) {frame} FROM t",
+        "joined": "SELECT hour(t.c), u.s FROM t JOIN u USING (c, s)",
+        "among": "SELECT s, s FROM t WHERE c IN (SELECT c FROM u) AND s > 'a'",
+        "both": "SELECT * FROM t UNION SELECT * FROM u EXCEPT SELECT c, string_agg(s) FROM t GROUP BY c",
+    }
+    for name, query in queries.items():
+        ts.sql(query, t=t, u=u).changes().capture(name)
+    rows = [(datetime(2024, 1, 1, hour), "ab"[hour > 0]) for hour in (0, 1, 3)]  # noqa: DTZ001
+    made = ts.testing.run(flow, {"t": [rows], "u": [rows]})
+    assert {name: made[name].rows().get(0, []) for name in queries} == {
+        "frames": [(0, 1, 1), (1, 2, 1), (3, 1, 1)],
+        "joined": [(0, "a", 1), (1, "b", 1), (3, "b", 1)],
+        "among": [("b", "b", 2)],
+        "both": [],
+    }
 
 
 def test_subqueries_without_aliases_are_joined_by_using():

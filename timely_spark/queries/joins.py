@@ -20,6 +20,7 @@ from timely_spark.queries.relations import (
     Projection,
     Relation,
     RelationJoin,
+    SparkColumns,
     estimated_size,
     selected,
     with_columns,
@@ -344,9 +345,12 @@ class Joins(FromItems):
         try:
             with self.binder.clause(condition):
                 bound = self.condition(tree)
-                if bound.fails or not (isinstance(relation, Projection) and relation.renames):
+                if bound.fails or not isinstance(relation, Projection):
                     return with_condition(relation, bound)
-            names: Any = dict(relation.columns)
+                typed = isinstance(relation, SparkColumns)  # its conditions may read the columns as stored
+                if not (typed or relation.renames):
+                    return with_condition(relation, bound)
+            names: Any = {one: one if typed else of for one, of in relation.columns}
             return replace(relation, input=self._filtered(relation.input, renamed(tree, names.__getitem__)))
         finally:
             self.relation, self.same = outer

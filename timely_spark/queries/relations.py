@@ -266,6 +266,11 @@ class Projection(Relation):
         return ", ".join(shown)
 
 
+@dataclass(frozen=True, eq=False)
+class SparkColumns(Projection):
+    """The columns of a table with Spark's types: a bigint for a uint32."""
+
+
 def selected(relation: Relation, names: Iterable[str]) -> Projection:
     """Some of a relation's columns."""
     return Projection(relation, tuple((name, name) for name in names))

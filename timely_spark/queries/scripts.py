@@ -8,23 +8,32 @@ from typing import Any
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import composed, placed, refuse, start_of_text
 from timely_spark.operators.sql import session_zone
-from timely_spark.queries.binder import Binder, BoundQuery, View, written_name
+from timely_spark.queries.binder import Binder, BoundQuery, View, column_node, written_name
 from timely_spark.queries.building import Builder
 from timely_spark.queries.first_rows import with_first_rows
 from timely_spark.queries.narrowing import narrowed
 from timely_spark.queries.query import QueryBinder
 from timely_spark.queries.recursion import MEANT, take_clauses
-from timely_spark.queries.relations import Projection, Relation, TableScan
+from timely_spark.queries.relations import Projection, Relation, SparkColumns, TableScan
 from timely_spark.queries.scopes import Fresh
 from timely_spark.queries.shared_filters import with_shared_filters
-from timely_spark.sql import parse
+from timely_spark.sql import bind, parse
 from timely_spark.sql.parse import exp
+from timely_spark.sql.types import spark_type
 
 
 def table_view(name: str, table: Collection) -> View:
-    """A collection by its name in a query."""
-    columns = tuple(table.schema.names)
-    return View(TableScan(table.schema, name), columns, columns)
+    """A collection by its name in a query, with Spark's types; of others a query keeps the values only."""
+    schema, columns = table.schema, tuple(table.schema.names)
+    scan, kinds = TableScan(schema, name), [spark_type(one, "UTC") for one in schema.types]
+    read = [
+        one if kind in {None, schema.field(one).type} else bind(column_node(one), schema)
+        for one, kind in zip(columns, kinds, strict=True)
+    ]
+    plain = all(isinstance(one, str) for one in read)
+    return View(
+        scan if plain else SparkColumns(scan, tuple(zip(columns, read, strict=True))), columns, columns
+    )
 
 
 def statements(text: str) -> tuple[Binder, list[Any]]:

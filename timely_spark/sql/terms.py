@@ -99,7 +99,9 @@ class ColumnValue(Term):
     def evaluate(self, rows: Rows) -> Value:
         """The column, with the type that Spark reads it as."""
         values = rows.column(self.name)
-        return values if values.type == self.type else values.cast(self.type)
+        if values.type == self.type:
+            return values
+        return values.cast(self.type, safe=getattr(values.type, "unit", "") != "ns")  # Spark has microseconds
 
 
 @dataclass(frozen=True)
