@@ -101,7 +101,7 @@ class ColumnValue(Term):
         values = rows.column(self.name)
         if values.type == self.type:
             return values
-        return values.cast(self.type, safe=getattr(values.type, "unit", "") != "ns")  # Spark has microseconds
+        return values.cast(self.type, safe="[ns" not in str(values.type))  # Spark has microseconds
 
 
 @dataclass(frozen=True)
