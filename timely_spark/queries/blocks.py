@@ -16,8 +16,7 @@ from timely_spark.queries.generators import is_generator
 from timely_spark.queries.relations import Limit, Projection, Relation, Window, selected
 from timely_spark.queries.scopes import Fresh, VisibleColumns, in_star_order
 from timely_spark.sql import parse, strict
-from timely_spark.sql.binder import near
-from timely_spark.sql.forms import CASTS
+from timely_spark.sql.binder import CASTS, near
 from timely_spark.sql.parse import exp
 
 #: Clauses of a block that are not kept up to date, or mean nothing for a collection.

@@ -30,6 +30,8 @@ SYNTAX: dict[str, Form] = {}
 SPECIAL: dict[str, Form] = {}
 #: the names of functions of several rows, which queries enter
 OF_SEVERAL_ROWS: set[str] = set()
+#: the functions that are casts to the type of their name
+CASTS = "boolean tinyint smallint int bigint float double string binary date decimal timestamp"
 
 WRITE = "compute it before the flow, or by a function of your own: ts.function."
 

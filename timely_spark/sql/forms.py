@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from timely_spark.sql import literals, terms, types
-from timely_spark.sql.binder import SPECIAL, ExpressionBinder, special, syntax
+from timely_spark.sql.binder import CASTS, SPECIAL, ExpressionBinder, special, syntax
 from timely_spark.sql.functions.documents import is_json_type
 from timely_spark.sql.functions.maths import round_result
 from timely_spark.sql.parse import exp
@@ -426,10 +426,6 @@ def cast_type(binder: ExpressionBinder, node: Any) -> pa.DataType:
         hint = "write INTERVAL '1' DAY, or make_dt_interval(n)." if "INTERVAL" in shown else hint
         raise binder.refuse(node, f"no column stores {shown}", hint)
     return kind
-
-
-#: the functions that are casts to the type of their name
-CASTS = "boolean tinyint smallint int bigint float double string binary date decimal timestamp"
 
 
 @special(CASTS, 1, 1)
