@@ -149,6 +149,28 @@ def test_an_epoch_behind_the_last_one_is_refused() -> None:
         assert any(simulation.captured["closed"].rows().values()) == fits
 
 
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_windows_of_the_results_of_windows_close_after_these(late: int, workers: int) -> None:
+    """Hours and then days: what is open at the end goes through both."""
+    flow = ts.Dataflow("days")
+    clicks = flow.input("clicks", "at long", epochs="manual")
+    hours = clicks.window("at", ts.every(10)).closed.group_by("window_start").count("n", per="time")
+    hours = hours.select(hour="window_start", n="n").delay(late)
+    days = hours.window("hour", ts.every(20), name="days").closed.select("hour", "n", day="window_start")
+    weeks = days.window("day", ts.sessions(25), keys="n", name="weeks")
+    days.capture("days-out")
+    weeks.closed.select("hour", week="window_start").capture("weeks-out")
+    weeks.late.capture("late")
+
+    made = run(flow, {"clicks": [[1, 2, 11], [25], [31, 47]]}, workers=workers, seed=4, crashes=0.3)
+
+    rows = {name: [row for epoch in made[name].rows().values() for row in epoch] for name in made}
+    assert sorted(rows["days-out"]) == [(0, 2, 0), (10, 1, 0), (20, 1, 20), (30, 1, 20), (40, 1, 40)]
+    assert sorted(rows["weeks-out"]) == [(0, 0), (10, 0), (20, 0), (30, 0), (40, 0)]
+    assert rows["late"] == []
+
+
 @pytest.mark.slow
 def test_a_window_that_closed_leaves_the_state() -> None:
     flow = ts.Dataflow("state")

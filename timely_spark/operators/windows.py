@@ -27,6 +27,7 @@ from timely_spark.graph import (
     names,
     operator,
 )
+from timely_spark.graph.stage import closure, edges_into
 from timely_spark.operators.event_time import (
     END,
     FAR,
@@ -54,6 +55,8 @@ from timely_spark.times import EPOCHS, Timestamp
 _HIGH = "high"
 _LAST = EPOCHS // 2
 """The epoch at which the windows close that are open when all inputs are closed."""
+_APART = 1 << 40
+"""So many epochs later windows of what such windows send close: a `delay` between them has fewer."""
 _END = (1 << 63) - 1
 
 
@@ -63,9 +66,11 @@ class CloseWindows(BufferingVertex):
     Input 0 has the records with their windows, input 1 the greatest event time so far.
     """
 
-    def __init__(self, lateness: int) -> None:
+    def __init__(self, lateness: int, last: int = _LAST) -> None:
         super().__init__()
         self.lateness = lateness
+        #: the epoch at which open windows close
+        self.last = last
         #: the greatest event time up to each time that is not complete
         self.highs: dict[Any, int] = {}
         #: windows that end by this time are closed; None if no record has come yet
@@ -85,15 +90,16 @@ class CloseWindows(BufferingVertex):
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
         """Sort out late records, store the others, and close windows."""
-        if batches[0] and time.epoch >= _LAST:
-            msg = f"epoch {time.epoch}, and the windows that are still open at the end close in epoch 2**61"
+        if batches[0] and time.epoch >= self.last:
+            last = "2**61" if self.last == _LAST else self.last
+            msg = f"epoch {time.epoch}, and the windows that are still open at the end close in epoch {last}"
             raise InvalidTime(msg, hint="give the input epochs below 2**61.")
         if batches[0]:
             self._arrived(time, pa.concat_tables(batches[0]))
-        if time.epoch < _LAST:
-            self.notify_at(self._context.times.epoch(_LAST))
+        if time.epoch < self.last:
+            self.notify_at(self._context.times.epoch(self.last))
         to = self.highs.pop(time, None)
-        if time.epoch == _LAST:
+        if time.epoch >= self.last:  # later than it if the flow had another window before this one
             self.close(time, _END)
         elif to is not None and (self.closed is None or to - self.lateness > self.closed):
             self.close(time, to - self.lateness)
@@ -147,8 +153,8 @@ class CloseWindows(BufferingVertex):
 class CloseSessions(CloseWindows):
     """Keep the records of open sessions. An epoch that closes windows costs the records of all of them."""
 
-    def __init__(self, lateness: int, keys: Sequence[str], lengths: Lengths) -> None:
-        super().__init__(lateness)
+    def __init__(self, lateness: int, last: int, keys: Sequence[str], lengths: Lengths) -> None:
+        super().__init__(lateness, last)
         self.keys, self.lengths = tuple(keys), lengths
         #: the records of open sessions
         self.open: list[pa.Table] = []
@@ -201,7 +207,7 @@ def window(
     too. A record in an epoch is not late because of others in the same epoch. The window of a record of
     sessions is the one that it would have alone: if that has closed the record is late, also where a session
     around it is still open, as in Spark. When all inputs are closed, the windows that are still open close in
-    a last epoch, 2**61.
+    a last epoch, 2**61; windows of their results 2**40 epochs later.
 
     Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that
     come at once, and are corrected by late records, use `Collection.window`.
@@ -253,7 +259,8 @@ def window(
     usable = assigned.where(pc.is_valid(pc.field(START)))
     high = usable.select({_HIGH: on}).aggregate({_HIGH: ("max", _HIGH)}).broadcast()
     session = isinstance(by, SessionsOf)
-    vertex = CloseSessions(late, listed, lengths) if session else CloseWindows(late)
+    last = _last_epoch(stream)
+    vertex = CloseSessions(late, last, listed, lengths) if session else CloseWindows(late, last)
     closed, too_late = assigned.then(
         "window",
         [schema, schema],
@@ -265,3 +272,11 @@ def window(
         parameters={"by": lengths.described(), "lateness": late, "keys": list(listed)},
     )
     return Windows(closed, too_late)
+
+
+def _last_epoch(stream: Stream) -> int:
+    """The epoch in which windows of a stream close at the end: after all windows before them."""
+    into = edges_into(stream.flow.graph.edges)
+    before = closure([stream.stage], lambda stage: [edge.source for edge in into[stage]])
+    ends = [stage.vertex.last for stage in before if isinstance(stage.vertex, CloseWindows)]
+    return max(ends) + _APART if ends else _LAST
