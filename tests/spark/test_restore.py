@@ -18,6 +18,7 @@ from timely_spark.graphs import components
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.start import default_workers, written_to
 from timely_spark.runtime.storage.log import RoundLog
+from timely_spark.show.table import counted
 
 HOPS = 30
 
@@ -56,7 +57,7 @@ def test_another_number_of_workers_in_the_middle_of_a_loop(
     again = paths()
     with caplog.at_level(logging.WARNING):
         query = again.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now")
-    assert f"continues with {workers} workers instead of 2" in caplog.text
+    assert f"continues with {counted(workers, 'worker')} instead of 2" in caplog.text
     assert query.await_termination(100)
     assert query.exception() is None
     assert query.captured("out").rows()[0] == [(i,) for i in range(HOPS + 1)]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType as SparksSchema
 
 import timely_spark as ts
 from tests.support import tables
@@ -20,8 +24,12 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.sinks.delivery import to_frame
 from timely_spark.runtime.sinks.delta import DeltaSink
+from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.outputs import outputs_of, prepare_outputs
 from timely_spark.runtime.sinks.sink import Output
+from timely_spark.runtime.sinks.system_log import SystemLog
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 CHANGES = SCHEMA.append(pa.field("diff", pa.int32()))
@@ -255,9 +263,10 @@ def test_mistakes_about_columns(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_table_has_the_layout_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     path, feed = str(tmp_path / "table"), {"delta.enableChangeDataFeed": "true"}
-    parts = TableLayout(partition_by=("v",), comment="it's", properties=feed)
+    parts = TableLayout(partition_by=("v",), comment="it's ${env:HOME}", properties=feed)
     sink = prepared(spark, DeltaSink(path, layout=parts))
     sink.deliver(spark, 0, [part(0, table((1, "a"), (2, "b")))])
+    assert DeltaTable(path).metadata().description == "it's ${env:HOME}"
     sink = prepared(spark, DeltaSink(path, layout=TableLayout(comment="other")))  # the next start
 
     metadata = DeltaTable(path).metadata()
@@ -271,6 +280,64 @@ def test_a_table_has_the_layout_that_was_asked_for(spark: SparkSession, tmp_path
             sink.deliver(spark, 1, [part(1, table((3, text), (4, None)))])
     with pytest.raises(OutputMismatch, match=r"is partitioned by \['v'\]; .*partition_by=\['k'\]"):
         prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("k",))))
+
+
+def test_bytes_of_partitions_that_are_not_text_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path, schema = str(tmp_path / "table"), pa.schema([("k", pa.int64()), ("v", pa.binary())])
+    sink = prepared(spark, DeltaSink(path, layout=TableLayout(partition_by=("v",))), schema)
+    rows = [(1, b"a"), (2, "é".encode()), (3, None)]
+    sink.deliver(spark, 0, [part(0, table(*rows, schema=schema))])
+    for lost, shown in ((b"\xff\xfe", "FFFE"), (b"", "")):
+        why = f"'{shown}' in column {{v}}, which Delta stores as text\nHint: "
+        with pytest.raises(SchemaError, match=re.escape(why)):
+            sink.deliver(spark, 1, [part(1, table((4, lost), schema=schema))])
+
+    assert sorted((row.k, row.v) for row in spark.read.format("delta").load(path).collect()) == rows
+
+
+def test_a_start_looks_at_a_table_no_more_often_than_it_must(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, layout = str(tmp_path / "table"), TableLayout(partition_by=("v",))
+    prepared(spark, DeltaSink(path, layout=layout))
+    looked: list[str] = []
+
+    def counts(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **more: looked.append(name) or function(*args, **more))
+
+    counts(SparksTable, "detail")
+    counts(DeltaHistory, "begin")
+    prepared(spark, DeltaSink(path, layout=layout))
+    assert looked == ["detail", "begin"]
+    looked.clear()
+    prepared(spark, DeltaSink(path, layout=layout, overwrite=True), identity="two")
+    assert looked == ["begin"]  # of the new contents only
+
+
+def test_a_query_leaves_the_programs_active_session(spark: SparkSession) -> None:
+    spark.createDataFrame([], SparksSchema())  # which PySpark makes the active one
+    queries = spark.newSession()
+    assert to_frame(queries, table((1, "a"))).collect() == [(1, "a")]
+    assert SparkSession.getActiveSession() is spark
+
+
+def test_views_whose_names_differ_in_case_only_are_refused(tmp_path: Path) -> None:
+    flow, session = ts.Dataflow("views"), cast("SparkSession", None)
+    flow.input("x", "n long").to_memory("near").select(m="n").to_memory("Near")
+    plan = flow.compile()
+    outputs = outputs_of(plan, flow.outputs)
+    with pytest.raises(OutputMismatch, match=r"(?s)'Near'.*for that of output 'near'.*Hint: give"):
+        prepare_outputs(session, outputs, plan, str(tmp_path), "one")
+
+
+def test_an_error_of_the_systems_log_is_not_a_step_of_its_name(tmp_path: Path) -> None:
+    flow, session = ts.Dataflow("logged"), cast("SparkSession", None)
+    flow.input("x", "n long").capture("log")
+    plan, output = flow.compile(), SystemLog(str(tmp_path), ()).output
+    failing = replace(output, sink=mock.Mock(prepare=mock.Mock(side_effect=ValueError("why"))))
+    with pytest.raises(OutputMismatch, match="'log' cannot be prepared: ValueError: why\nHint"):
+        prepare_outputs(session, [failing], plan, "", "one")
 
 
 @pytest.mark.campaign  # the layout that is made, and the one that is refused, are above

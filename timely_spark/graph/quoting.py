@@ -22,12 +22,12 @@ def identifier(*parts: str) -> str:
 
 
 def literal(text: str) -> str:
-    r"""Quote a string.
+    r"""Quote a string. Spark would put the values of settings and of the environment in place of `${...}`.
 
-    >>> print(literal("it's"), literal("\\' OR 1 = 1"))
-    'it\'s' '\\\' OR 1 = 1'
+    >>> print(literal("it's"), literal("\\' OR 1 = 1"), literal("${env:HOME}"))
+    'it\'s' '\\\' OR 1 = 1' '\u0024{env:HOME}'
     """
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{")
     return f"'{escaped}'"
 
 

@@ -292,7 +292,8 @@ def to_delta(
             checkpoint with one of these ids wrote.
         partition_by: columns of the table; each combination of their values gets a folder. A table that
             exists must have the same ones. An empty text there is an error, also in a table that was
-            partitioned before: Delta would store it as null. Spark writes its epochs, also small ones.
+            partitioned before: Delta would store it as null. So are bytes that are not UTF-8, which it would
+            store as text. Spark writes its epochs, also small ones.
         cluster_by: columns by which OPTIMIZE sorts rows into files (liquid clustering); not with
             `partition_by`. At a start a table that exists gets them, a new `comment` and new `properties`.
         comment: what the table is, for its readers.

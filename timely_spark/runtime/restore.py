@@ -25,6 +25,7 @@ from timely_spark.runtime.storage.entries import unread
 from timely_spark.runtime.storage.log import FIRST, RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT, Manifest
 from timely_spark.runtime.storage.states import StateRefs, write_state
+from timely_spark.show.table import counted
 from timely_spark.worker import wire
 from timely_spark.worker.wire import Message
 
@@ -163,7 +164,7 @@ def _planned(log: RoundLog, manifest: Manifest) -> list[str]:
 def _warn_of_changes(name: str, migration: Migration) -> None:
     old, new = migration.worker_counts
     if old != new:
-        _log.warning("%s: continues with %d workers instead of %d", name, new, old)
+        _log.warning("%s: continues with %s instead of %d", name, counted(new, "worker"), old)
     if (old_way := migration.coordinator.plan.old_way) is not None:
         steps = [node.name for node in migration.coordinator.plan.nodes if node.name not in old_way.by_name]
         _log.warning("%s: continues, by the number of workers, with steps %s", name, ", ".join(steps))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +89,22 @@ class Delivery:
 
 def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
     """The table as a DataFrame; without the schema Spark would add a zone to timestamps without one."""
-    return session.createDataFrame(table, schema=spark_schema(table.schema))
+    return new_frame(session, table, spark_schema(table.schema))
+
+
+def new_frame(session: SparkSession, records: Any, schema: StructType) -> DataFrame:
+    """The records as a DataFrame, made without a change of the active session.
+
+    PySpark makes a session that makes a DataFrame the active one of the process. The query's session has the
+    settings and the views of its start, so the program would no longer see its own.
+    """
+    from pyspark.sql import SparkSession
+
+    before = SparkSession._activeSession  # noqa: SLF001 - PySpark has no other way to set it
+    try:
+        return session.createDataFrame(records, schema)
+    finally:
+        SparkSession._activeSession = before  # noqa: SLF001 - as above
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from timely_spark.graph.schema import every_name
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import BadLocation, OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
-from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
+from timely_spark.runtime.sinks.delivery import arrow_schema, new_frame, spark_schema, to_frame
 from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
@@ -53,10 +53,13 @@ _MOUNTS = ("/Volumes/", "/dbfs/")
 #: What the error in Spark says of keys that several records share; and the hint.
 _MANY, _TELL_APART = "are the keys of more than one record", "give keys that tell the records apart."
 _TWICE = re.compile(rf"{{.*?}} {_MANY}")
-#: Texts that Delta takes for null in the columns of partitions, and what Spark says of them.
+#: Texts that Delta takes for null in the columns of partitions, and what Spark says of them. Bytes, which are
+#: shown as hexadecimal digits, are stored as text there, too.
 _NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
 _AS_NULL = re.compile(rf"'({'|'.join(_NULLS)})' in column {{.*?}}, which Delta stores as null")
 _NOT_NULL = 'partition by other columns, or write null: select("*", k="nullif(k, \'\')").'
+_AS_TEXT = re.compile(r"'[0-9A-F]*' in column {.*?}, which Delta stores as text")
+_NOT_TEXT = 'partition by other columns, or by their digits: select("*", k="hex(k)").'
 #: What Delta says of records that the table's constraints refuse, and of columns that it does not have.
 _REFUSED = re.compile(r"(CHECK constraint .+ violated by row with values:(\n - .+)*|NOT NULL constraint .+)")
 _MEND = "let ALTER TABLE drop the constraint, and start again: the epoch waits."
@@ -132,7 +135,9 @@ class DeltaSink(Sink):
             return
         table = self._table(session)
         self._check_table(table, self._present, output)
-        self._watch(table, own=self._present.get(_OWNER) == identity, delivered=output.resumed)
+        self._history = self._located(table)
+        if not self.replaces:
+            self._history.begin(own=self._present.get(_OWNER) == identity, delivered=output.resumed)
         self._check_whole(session)
 
     @property
@@ -183,12 +188,13 @@ class DeltaSink(Sink):
                 self._overwrite(session, schema, self._own, mapping)
         if _OWNER not in present and not self.replaces:  # a table that the user made for this output
             self._set(session, self._own)
-        if self.layout != TableLayout():
+        if replace(self.layout, partition_by=()) != TableLayout():
             self._lay_out(session, table)
         if output.lacks and present.get(_LACKS) != output.lacks:
             self._set(session, {_LACKS: output.lacks})
         if new:
-            self._watch(table, own=not self.replaces, delivered=output.resumed)
+            self._history = self._located(table)
+            self._history.begin(own=not self.replaces, delivered=output.resumed)
 
     def _check_table(self, table: DeltaTable, present: Mapping[str, str], output: Output) -> StructType:
         """Refuse the table if this output may not write to it; returns the columns that it must have."""
@@ -211,12 +217,11 @@ class DeltaSink(Sink):
         self.claimed = schema if self.replaces else frame.schema
         return schema
 
-    def _watch(self, table: DeltaTable, *, own: bool, delivered: bool) -> None:
-        """Begin the history of the table, of which Delta computes the state to say where it is."""
+    def _located(self, table: DeltaTable) -> DeltaHistory:
+        """The history of the table, of which Delta computes the state to say where it is."""
         place = Path(self._folder).as_uri() if self._folder else str(table.detail().collect()[0]["location"])
         self._folder = local_folder(place)
-        self._history = DeltaHistory(place, self._app)
-        self._history.begin(own=own, delivered=delivered)
+        return DeltaHistory(place, self._app)
 
     def written(self, most: int) -> pa.Table | None:
         """Rows of a file that the last commit has added; an upsert adds rows that were there, too."""
@@ -342,23 +347,30 @@ class DeltaSink(Sink):
                 raise
 
     def _partitioned(self, session: SparkSession, frame: DataFrame) -> DataFrame:
-        """The frame, which fails at a text that Delta stores as null in a column of partitions."""
-        from pyspark.sql.functions import col, concat, lit, raise_error, when
+        """The frame, which fails at a value that Delta stores as another one in a column of partitions."""
+        from pyspark.sql.functions import col, concat, is_valid_utf8, lit, raise_error, when
+        from pyspark.sql.functions import hex as hexadecimal
 
-        texts = {field.name for field in frame.schema if field.dataType.simpleString() == "string"}
+        kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
+        texts = {name for name, kind in kinds.items() if kind in {"string", "binary"}}
         if texts and self._partitions is None:  # those of a table that the user made are not in the layout
             self._partitions = self._table(session).detail().collect()[0]["partitionColumns"]
         for name in texts & {*(self._partitions or ())}:
-            text = col(identifier(name))
+            value = col(identifier(name))
+            text = value.cast("string")
+            lost, shown, stored = text.isin(*_NULLS), text, "null"
+            if kinds[name] == "binary":
+                lost, shown, stored = lost | ~is_valid_utf8(text), hexadecimal(value), "text"
             # an error that shows the plan does not have this text: the column is in it
-            message = concat(lit("'"), text, lit(f"' in column {{{name}}}, which Delta stores as null"))
-            failing = raise_error(message).cast("string")
-            frame = frame.withColumn(name, when(text.isin(*_NULLS), failing).otherwise(text))
+            message = concat(lit("'"), shown, lit(f"' in column {{{name}}}, which Delta stores as {stored}"))
+            failing = raise_error(message).cast(kinds[name])
+            frame = frame.withColumn(name, when(lost, failing).otherwise(value))
         return frame
 
     def _explain(self, error: Exception) -> None:
         """Raise what is wrong with the records, or with the table for them."""
-        hints = {_TWICE: _TELL_APART, _AS_NULL: _NOT_NULL, _REFUSED: _MEND, _OTHERS: _RESTORE}
+        hints = {_TWICE: _TELL_APART, _AS_NULL: _NOT_NULL, _AS_TEXT: _NOT_TEXT, _REFUSED: _MEND}
+        hints[_OTHERS] = _RESTORE
         for text, hint in hints.items():
             if (match := text.search(str(error))) is not None:
                 msg = f"{self.target}: {match[0]}"
@@ -433,7 +445,7 @@ class DeltaSink(Sink):
         from pyspark.errors import AnalysisException
         from pyspark.sql.functions import col
 
-        writer = session.createDataFrame([], schema).writeTo(self._sql).using("delta")
+        writer = new_frame(session, [], schema).writeTo(self._sql).using("delta")
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
         if self.layout.partition_by:
@@ -454,7 +466,7 @@ class DeltaSink(Sink):
         if mapping:
             self._set(session, mapping)
         # the rows before the owner: if the process stops in between, the next start overwrites again
-        empty = session.createDataFrame([], schema).write.format("delta").mode("overwrite")
+        empty = new_frame(session, [], schema).write.format("delta").mode("overwrite")
         if self.layout.partition_by:
             empty = empty.partitionBy(*self.layout.partition_by)
         self._save(empty.option("overwriteSchema", "true"))

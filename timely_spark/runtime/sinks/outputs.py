@@ -89,8 +89,10 @@ def _named(output: Output, plan: Plan) -> Iterator[None]:
             raise own from error
         msg = f"Output {output.name!r} cannot be prepared: {without_stack(error)}"
         hint = "check the output's table or folder: the cause of this error says what is wrong there."
-        node = plan.by_name.get(output.name)  # None for the system's log, which is not a step's
-        raise OutputMismatch(msg, where=None if node is None else node.stage.where, hint=hint) from error
+        node = plan.by_name.get(output.name)
+        # the system's log is not a step's, of which one may have its name
+        where = node.stage.where if node is not None and node.template is output.vertex else None
+        raise OutputMismatch(msg, where=where, hint=hint) from error
 
 
 def _sink(spec: OutputSpec) -> Sink:

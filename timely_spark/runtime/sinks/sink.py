@@ -209,6 +209,15 @@ class MemorySink(CaptureSink):
         with_epoch(f"view {self.view!r}", output.schema)
         self._checkpoint = checkpoint
 
+    def resolved(self, session: SparkSession) -> str:
+        """The view, whose name has no case for Spark."""
+        return f"view {self.view.lower()}"
+
+    def check_beside(self, session: SparkSession, output: Output, first: Output) -> None:
+        """Refuse the name: one view would replace the other."""
+        msg = f"Output {output.name!r}: Spark takes its view for that of output {first.name!r}."
+        raise OutputMismatch(msg, hint="give the views names that differ in more than their case.")
+
     def claim(self, session: SparkSession, output: Output) -> None:
         """Create the view."""
         from timely_spark.runtime.sinks.memory import MemorySource

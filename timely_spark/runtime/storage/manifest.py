@@ -168,9 +168,10 @@ class Manifest:
 
     def has_delivered(self, output: str, release: str) -> bool:
         """Whether an output has delivered epochs, perhaps without records."""
-        times = self.frontier.get(output)
-        if times is None or not times:
-            return times is not None
+        if output not in self.coordinator["unreleased"]:  # a probe may have had the name
+            return False
+        if not (times := self.frontier[output]):
+            return True
         return self.batch >= 0 if release == "arrival" else min(times)[0] > 0
 
     @property
