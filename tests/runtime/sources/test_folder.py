@@ -35,6 +35,7 @@ from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources import json_files
 from timely_spark.runtime.sources.arrivals import Part, split_files
+from timely_spark.runtime.sources.csv_files import csv_batches
 from timely_spark.runtime.sources.delta_log import DeltaSource
 from timely_spark.runtime.sources.file_types import changes_values, row_groups_at
 from timely_spark.runtime.sources.folder import FileSource, Folder
@@ -1165,3 +1166,12 @@ def test_a_row_group_without_rows_has_no_pages_and_is_read(tmp_path: Path) -> No
     )
 
     assert rows(folder_of(tmp_path), as_schema("b boolean, n long")) == [{"b": True, "n": 1}]
+
+
+def test_csv_is_read_a_few_blocks_ahead() -> None:
+    stream = io.BytesIO(b"n,s\n" + (b"1,%b\n" % (b"x" * 1000)) * 40_000)
+    form, schema = ds.CsvFileFormat(), as_schema("n long, s string")
+    batches = csv_batches(lambda: pa.PythonFile(stream, "r"), form, schema, schema.names, {}, own=["n", "s"])
+    first = next(batches)
+    assert stream.tell() < len(stream.getvalue()) / 2
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == 40_000

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import csv
 
 from timely_spark.runtime.sources.text_files import TextFile
 
-#: The file's last column, beside those that are read.
-LAST = "\0last"
 #: What no header without an end of its line has, beside names in quotes: a line after another.
 _ROWS = re.compile(rb"[^\s\xef\xbb\xbf]\s*[\r\n]")
 _ENDS = re.compile(rb"\r\n|\r|\n")
@@ -36,28 +35,42 @@ def check_header(opened: TextFile, form: Any) -> None:
         raise pa.ArrowInvalid(msg)
 
 
-def with_last(
-    columns: Mapping[str, pc.Expression], last: str, constant: Collection[str]
-) -> dict[str, pc.Expression]:
-    """The columns to read: also the file's last one as it is, if it is read anyway.
+def csv_batches(
+    opened: TextFile,
+    form: Any,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    single: Mapping[str, pa.Scalar],
+    *,
+    own: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, which has its `own` columns; others are null, or `single` values.
 
-    To read it for the check only would fill the memory: Arrow is ahead of its reader by up to 1 GB.
-    """
-    is_read = last in columns and last not in constant
-    return {**columns, **({LAST: pc.field(last)} if is_read else {})}
-
-
-def closed(batches: Iterable[pa.RecordBatch], opened: TextFile, form: Any) -> Iterator[pa.RecordBatch]:
-    """The batches without `LAST`.
+    Arrow's reader of data sets is ahead of its reader by up to 1 GB, this one by a few blocks.
 
     Raises:
-        pa.ArrowInvalid: the last value has several lines, and the file ends where it does, without a quote.
+        pa.ArrowInvalid: a value does not fit, or a quote in the last row is not closed.
     """
+    options = form.default_fragment_scan_options
+    read, convert = copy(options.read_options), copy(options.convert_options)
+    read.use_threads, read.encoding = False, "utf8"
+    names, last = [name for name in columns if name not in single], own[-1]
+    # without names Arrow would read all columns
+    convert.include_columns, convert.include_missing_columns = names or [last], True
+    convert.column_types = schema if names else {last: pa.binary()}
     value: Any = None
-    for batch in batches:
-        if batch.num_rows:
-            value = batch.column(LAST)[-1].as_py()
-        yield batch.select([name for name in batch.schema.names if name != LAST])
+    with opened() as stream, csv.open_csv(stream, read, form.parse_options, convert) as batches:
+        for batch in batches:
+            if batch.num_rows and last in names:
+                value = batch.column(last)[-1].as_py()
+            repeated = {name: pa.repeat(one, batch.num_rows) for name, one in single.items()}
+            arrays = [repeated[name] if name in single else batch.column(name) for name in columns]
+            yield pa.RecordBatch.from_arrays(arrays, [*columns])
+    _check_closed(value, opened, form)
+
+
+def _check_closed(value: Any, opened: TextFile, form: Any) -> None:
+    """Check that a last value of several lines has a quote behind it."""
     text = value.encode() if isinstance(value, str) else value
     quote = _quote(form)
     if not (quote and isinstance(text, bytes) and text.strip() and (ends := len(_ENDS.findall(text)))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -223,6 +223,20 @@ def scalar_of(value: Any, kind: pa.DataType | None = None) -> pa.Scalar | None:
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
+
+
+def single_values(
+    columns: Iterable[str],
+    schema: pa.Schema,
+    present: Collection[str],
+    texts: Mapping[str, str | None],
+    defaults: Mapping[str, Any],
+) -> dict[str, pa.Scalar]:
+    """The columns that have one value in a file: that of its folder's name, or a default if not `present`."""
+    kinds = {name: schema.field(name).type for name in columns}
+    lacking = [name for name in kinds if name in defaults and name not in present]
+    values: dict[str, pa.Scalar] = {name: scalar_of(defaults[name], kinds[name]) for name in lacking}
+    return values | {name: partition_value(texts[name], kinds[name]) for name in kinds if name in texts}
 
 
 def row_groups_at(fragment: Any, size: int | None) -> Iterator[int]:

@@ -23,7 +23,7 @@ from timely_spark.graph import as_schema, describe, path_text, refuse
 from timely_spark.runtime.errors import BadFile
 from timely_spark.runtime.sources.arrivals import File, FileValues, Part, is_visible
 from timely_spark.runtime.sources.bad_row import what_to_do, with_place
-from timely_spark.runtime.sources.csv_files import LAST, closed, with_last
+from timely_spark.runtime.sources.csv_files import csv_batches
 from timely_spark.runtime.sources.file_formats import (
     Decompressed,
     Format,
@@ -41,6 +41,7 @@ from timely_spark.runtime.sources.file_types import (
     plain,
     row_groups_at,
     scalar_of,
+    single_values,
     types,
     unless_empty,
     valid,
@@ -421,8 +422,8 @@ class Folder:
         Args:
             condition: row groups whose statistics exclude it need not be read.
             computed: columns that are computed from a file's other columns where it lacks them.
-            unknown: called with the path, the columns of a file that neither the schema nor the newest file
-                had when the flow was built, and those of the schema that are null as the file lacks them.
+            unknown: called with the path, the file's columns that are new since the flow was built, and those
+                of the schema that it lacks.
 
         Raises:
             BadFile: a file is missing, damaged, or has other columns.
@@ -446,11 +447,14 @@ class Folder:
                     name: computed[name] if name in computed and name not in present else pc.field(name)
                     for name in columns
                 }
-                elsewhere = {**computed, **dict(values)}
-                self._check(path, own.names, schema, columns, elsewhere, all_of_them=False)
+                self._check(path, own.names, schema, columns, {**computed, **dict(values)}, all_of_them=False)
                 self._check_types(path, own, schema, columns)
                 if self.kind == "json":
                     yield from valid(self._json(path, schema, exprs, dict(values)))
+                    continue
+                if self.kind == "csv":
+                    single = single_values(columns, schema, present, dict(values), self.defaults)
+                    yield from valid(csv_batches(opened, self.format, schema, columns, single, own=own.names))
                     continue
                 if self.divisible:
                     groups = [n for n, at in enumerate(row_groups_at(fragment, size)) if start <= at < end]
@@ -463,13 +467,9 @@ class Folder:
                         continue
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
-                defaults = self._defaults(schema, exprs)
-                exprs |= {name: value for name, value in defaults.items() if name not in present}
-                if self.kind == "csv":
-                    exprs = with_last(exprs, own.names[-1], dict(values))
+                exprs |= {n: one for n, one in self._defaults(schema, exprs).items() if n not in present}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
-                batches = scanner.to_batches()
-                yield from valid(closed(batches, opened, self.format) if LAST in exprs else batches)
+                yield from valid(scanner.to_batches())
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""
