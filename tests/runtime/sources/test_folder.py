@@ -1175,3 +1175,5 @@ def test_csv_is_read_a_few_blocks_ahead() -> None:
     first = next(batches)
     assert stream.tell() < len(stream.getvalue()) / 2
     assert first.num_rows + sum(batch.num_rows for batch in batches) == 40_000
+    empty = csv_batches(lambda: io.BytesIO(b"n,s\n1,a\n2,b\n"), form, schema, [], {}, own=["n", "s"])
+    assert [batch.num_rows for batch in empty] == [2]

@@ -65,7 +65,7 @@ def csv_batches(
                 value = batch.column(last)[-1].as_py()
             repeated = {name: pa.repeat(one, batch.num_rows) for name, one in single.items()}
             arrays = [repeated[name] if name in single else batch.column(name) for name in columns]
-            yield pa.RecordBatch.from_arrays(arrays, [*columns])
+            yield pa.RecordBatch.from_arrays(arrays, [*columns]) if columns else batch.select([])
     _check_closed(value, opened, form)
 
 
