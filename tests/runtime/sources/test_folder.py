@@ -1168,12 +1168,13 @@ def test_a_row_group_without_rows_has_no_pages_and_is_read(tmp_path: Path) -> No
     assert rows(folder_of(tmp_path), as_schema("b boolean, n long")) == [{"b": True, "n": 1}]
 
 
-def test_csv_is_read_a_few_blocks_ahead() -> None:
-    stream = io.BytesIO(b"n,s\n" + (b"1,%b\n" % (b"x" * 1000)) * 40_000)
-    form, schema = ds.CsvFileFormat(), as_schema("n long, s string")
+def test_csv_is_read_some_blocks_ahead() -> None:
+    stream = io.BytesIO(b"n,s\n" + (b"1,%b\n" % (b"x" * 1000)) * 20_000)
+    form = ds.CsvFileFormat(read_options=csv.ReadOptions(block_size=1 << 16))
+    schema = as_schema("n long, s string")
     batches = csv_batches(lambda: pa.PythonFile(stream, "r"), form, schema, schema.names, {}, own=["n", "s"])
     first = next(batches)
     assert stream.tell() < len(stream.getvalue()) / 2
-    assert first.num_rows + sum(batch.num_rows for batch in batches) == 40_000
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == 20_000
     empty = csv_batches(lambda: io.BytesIO(b"n,s\n1,a\n2,b\n"), form, schema, [], {}, own=["n", "s"])
     assert [batch.num_rows for batch in empty] == [2]

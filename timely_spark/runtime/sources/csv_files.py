@@ -46,7 +46,7 @@ def csv_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, which has its `own` columns; others are null, or `single` values.
 
-    Arrow's reader of data sets is ahead of its reader by up to 1 GB, this one by a few blocks.
+    Arrow's reader of data sets is ahead of its reader by up to 1 GB, this one by 32 blocks of 1 MB.
 
     Raises:
         pa.ArrowInvalid: a value does not fit, or a quote in the last row is not closed.
