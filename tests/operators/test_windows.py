@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -168,6 +169,24 @@ def test_windows_of_the_results_of_windows_close_after_these(late: int, workers:
     rows = {name: [row for epoch in made[name].rows().values() for row in epoch] for name in made}
     assert sorted(rows["days-out"]) == [(0, 2, 0), (10, 1, 0), (20, 1, 20), (30, 1, 20), (40, 1, 40)]
     assert sorted(rows["weeks-out"]) == [(0, 0), (10, 0), (20, 0), (30, 0), (40, 0)]
+    assert rows["late"] == []
+
+
+def test_windows_of_what_another_flow_s_windows_have_captured(tmp_path: Path) -> None:
+    first, second = ts.Dataflow("hours"), ts.Dataflow("days")
+    clicks = first.input("clicks", "at long", epochs="manual")
+    hours = clicks.window("at", ts.every(10)).closed.group_by("window_start").count("n", per="time")
+    hours.capture_to(tmp_path)
+    run(first, {"clicks": [[1, 2, 11], [25], [31]]})
+    replayed = second.replay("hours", tmp_path).select("n", hour="window_start")
+    days = replayed.window("hour", ts.every(20))
+    days.closed.select("hour", "n", day="window_start").capture("out")
+    days.late.capture("late")
+
+    made = run(second, {}, workers=2)
+
+    rows = {name: [row for epoch in made[name].rows().values() for row in epoch] for name in made}
+    assert sorted(rows["out"]) == [(0, 2, 0), (10, 1, 0), (20, 1, 20), (30, 1, 20)]
     assert rows["late"] == []
 
 

@@ -57,6 +57,8 @@ _LAST = EPOCHS // 2
 """The epoch at which the windows close that are open when all inputs are closed."""
 _APART = 1 << 40
 """So many epochs later windows of what such windows send close: a `delay` between them has fewer."""
+_BEHIND = 1 << 50
+"""So many epochs later windows close of what another flow has captured: its windows have closed by then."""
 _END = (1 << 63) - 1
 
 
@@ -207,7 +209,7 @@ def window(
     too. A record in an epoch is not late because of others in the same epoch. The window of a record of
     sessions is the one that it would have alone: if that has closed the record is late, also where a session
     around it is still open, as in Spark. When all inputs are closed, the windows that are still open close in
-    a last epoch, 2**61; windows of their results 2**40 epochs later.
+    a last epoch, 2**61; windows of their results 2**40 epochs later, and of a replay 2**50.
 
     Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that
     come at once, and are corrected by late records, use `Collection.window`.
@@ -278,5 +280,6 @@ def _last_epoch(stream: Stream) -> int:
     """The epoch in which windows of a stream close at the end: after all windows before them."""
     into = edges_into(stream.flow.graph.edges)
     before = closure([stream.stage], lambda stage: [edge.source for edge in into[stage]])
-    ends = [stage.vertex.last for stage in before if isinstance(stage.vertex, CloseWindows)]
-    return max(ends) + _APART if ends else _LAST
+    ends = [stage.vertex.last + _APART for stage in before if isinstance(stage.vertex, CloseWindows)]
+    replayed = any(stage.origin == "journal" and stage.epochs == "manual" for stage in before)
+    return max([*ends, _LAST + _BEHIND * replayed])
