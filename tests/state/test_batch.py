@@ -180,3 +180,9 @@ def test_an_arrangement_of_packed_batches_is_a_dict_of_lists(batches: list[Any])
             for i, each in itertools.groupby(got, lambda x: x[0])
         }
         assert made == {key: [(key, value) for value in values] for key, values in due.items()}
+
+
+def test_a_column_whose_name_is_empty_is_no_key():
+    rows = pa.table({"": pa.array([None, 2, 3]), "g": [1, 1, 1]})
+    batch = Batch.of(np.arange(3, dtype=np.uint64), rows)
+    assert batch.table.to_pydict() == batch.take(np.arange(3)).to_pydict() == rows.to_pydict()

@@ -163,7 +163,7 @@ class Batch:
     @cached_property
     def _kinds(self) -> dict[str, npt.DTypeLike]:
         """The types of the columns of signed integers, as they were inserted."""
-        names = {self.key, *self.constants, *self._arrays}
+        names = {*self.constants, *self._arrays} | ({self.key} if self.key else set())
         return {one.name: one.type.to_pandas_dtype() for one in self.schema if one.name in names}
 
     @cached_property
@@ -262,7 +262,7 @@ def _packed(table: pa.Table, key: str) -> tuple[pa.Table, dict[str, int]]:
     constants: dict[str, int] = {}
     columns, fields = [], []
     for one, column in zip(table.schema, table.columns, strict=True):
-        if one.name == key:
+        if key and one.name == key:
             continue
         if not _is_plain(column):
             columns.append(column)
