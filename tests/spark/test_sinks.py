@@ -24,9 +24,11 @@ from timely_spark.errors import SchemaError
 from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
+from timely_spark.runtime.session import register
 from timely_spark.runtime.sinks.delivery import to_frame
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
+from timely_spark.runtime.sinks.memory import MemorySource
 from timely_spark.runtime.sinks.outputs import outputs_of, prepare_outputs
 from timely_spark.runtime.sinks.sink import Output
 from timely_spark.runtime.sinks.system_log import SystemLog
@@ -319,6 +321,10 @@ def test_a_query_leaves_the_programs_active_session(spark: SparkSession) -> None
     spark.createDataFrame([], SparksSchema())  # which PySpark makes the active one
     queries = spark.newSession()
     assert to_frame(queries, table((1, "a"))).collect() == [(1, "a")]
+    assert SparkSession.getActiveSession() is spark
+    spark.createDataFrame([], SparksSchema())
+    for session in (spark, spark.newSession()):
+        register(session, MemorySource)
     assert SparkSession.getActiveSession() is spark
 
 

@@ -351,8 +351,13 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
             if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
                 raise
             # Spark looks for the name in the active session, which has it, where this is another one
+            active = type(session).getActiveSession()
             session.createDataFrame([], "any int")  # makes this session the active one
-            session.dataSource.register(source)
+            try:
+                session.dataSource.register(source)
+            finally:
+                if active is not None:
+                    active.createDataFrame([], "any int")
         paths[source.name()] = [*sys.path]
 
 
