@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import date
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import networkx as nx
 import numpy as np
@@ -109,11 +110,17 @@ changes = st.lists(
 
 
 @pytest.mark.slow
-@given(epochs=st.lists(changes, max_size=6), workers=st.integers(1, 4), seed=st.integers(0, 99))
+@given(
+    epochs=st.lists(changes, max_size=6),
+    workers=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    many=st.sampled_from([1, 8, module._MANY]),
+)
 def test_at_every_epoch_the_components_are_those_of_the_present_edges(
-    epochs: list[Changes], workers: int, seed: int
+    epochs: list[Changes], workers: int, seed: int, many: int
 ) -> None:
-    check_run(epochs, workers=workers, seed=seed)
+    with mock.patch.object(module, "_MANY", many):
+        check_run(epochs, workers=workers, seed=seed)
 
 
 def churn(seed: int, *, nodes: int, epochs: int, size: int) -> list[Changes]:
@@ -145,6 +152,15 @@ def test_a_forest_changes_little_per_edge(
 
     edges, forest = map(sum, zip(*counted, strict=True))
     assert forest < 1.5 * edges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_forest_may_be_made_anew_in_each_epoch(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    monkeypatch.setattr(module, "_REMOVAL", 1 << 20)
+
+    check_run(churn(3, nodes=12, epochs=15, size=9), workers=workers)
 
 
 @pytest.mark.slow

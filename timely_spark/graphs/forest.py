@@ -56,6 +56,10 @@ _NEAR = 256
 _SAMPLE = 8
 #: the rank in the row of a removed node
 _REMOVED = -1
+#: At least so many changes make the forest anew, if they are more than its edges; one that removes an edge
+#: counts as `_REMOVAL` others.
+_MANY = 1 << 16
+_REMOVAL = 16
 
 
 class OrderedEnds(Stateless):
@@ -97,7 +101,7 @@ class Forest(BufferingVertex):
     def update(self, changes: pa.Table) -> tuple[Affected, pa.Table]:
         """Apply changes of edges. Returns the affected nodes, and the self-loops added or removed."""
         nodes = Affected(self.kind)
-        if not len(self.edges):
+        if not len(self.edges) or self._is_replaced_by(changes):
             return nodes, self._load(nodes, changes)
         a, b, added = self._count(nodes, changes)
         loop = a == b
@@ -125,23 +129,41 @@ class Forest(BufferingVertex):
         self._store(nodes)
         return nodes, loops
 
+    def _is_replaced_by(self, changes: pa.Table) -> bool:
+        """Whether to make the forest anew takes less than to change it."""
+        if changes.num_rows < _MANY:
+            return False
+        removals = np.count_nonzero(numbers(changes, DIFF) < 0)
+        return 2 * (changes.num_rows + _REMOVAL * removals) > len(self.edges)
+
     def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
-        """Apply the first changes, in shallow trees: later removals detach less. Returns the self-loops."""
-        a, b = nodes.numbers(*(changes.column(end) for end in self.ends))
-        count = in_bytes(numbers(changes, DIFF))
+        """Make the forest of all edges anew. Its trees are shallow: later removals detach less."""
+        every = pa.concat_tables([*Forest.present(self), changes])
+        a, b = nodes.numbers(*(every.column(end) for end in self.ends))
+        self._look_up(nodes, np.arange(len(nodes)))
+        count, old = in_bytes(numbers(every, DIFF)), every.num_rows - changes.num_rows
+        before = a[:old] == b[:old]
+        before = np.bincount(a[:old][before], count[:old][before], len(nodes)) > 0
+        added = both_ways(a[old:], b[old:], count[old:])
+        a, b, count = both_ways(a, b, count) if old else added
         if count.min(initial=0) < 0:
-            self._find_negative(nodes, *summed(a, b, count))
-        a, b, count = both_ways(a, b, count)
+            ranks = nodes.ranks()
+            once = (count < 0) & (ranks[a] <= ranks[b])
+            x, y = a[once], b[once]
+            self._find_negative(nodes, x, y, count[once], self._multiplicity(nodes, x, y))
         x, y = (a, b) if (count > 0).all() else (a[count > 0], b[count > 0])
         starts = np.append(0, np.cumsum(np.bincount(x, minlength=len(nodes))))
-        present, loops = np.flatnonzero(np.diff(starts)), nodes.of(x[x == y])
+        present, after = np.flatnonzero(np.diff(starts)), np.bincount(x[x == y], minlength=len(nodes)) > 0
         tie = (nodes.hashes() >> np.uint64(44)).astype(np.int64)
         forest = shallow_forest(starts, y, nodes.ranks(), tie, _LEVELS)
-        nodes.label[present], nodes.parent[present] = forest.root[present], forest.parent[present]
-        nodes.rank[present] = forest.rank[present]
-        insert_pairs(self.edges, nodes, a, b, in_bytes(count))
+        rows = (nodes.label, forest.root), (nodes.parent, forest.parent), (nodes.rank, forest.rank)
+        for row, of_all in rows:
+            row[:] = NO_NODE
+            row[present] = of_all[present]
+        insert_pairs(self.edges, nodes, *added[:2], in_bytes(added[2]))
         self._store(nodes)
-        return self._table(loops, loops, np.ones(len(loops), np.int64))
+        loops = np.flatnonzero(before != after)
+        return self._table(nodes.of(loops), nodes.of(loops), np.where(after, 1, -1)[loops])
 
     # -- edges -----------------------------------------------------------------------------------------------
 
