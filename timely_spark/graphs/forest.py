@@ -134,7 +134,7 @@ class Forest(BufferingVertex):
         if changes.num_rows < _MANY:
             return False
         removals = np.count_nonzero(numbers(changes, DIFF) < 0)
-        return 2 * (changes.num_rows + _REMOVAL * removals) > len(self.edges)
+        return bool(2 * (changes.num_rows + _REMOVAL * removals) > len(self.edges))
 
     def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
         """Make the forest of all edges anew. Its trees are shallow: later removals detach less."""
