@@ -284,11 +284,11 @@ def test_a_subtree_that_comes_off_affects_no_node_of_the_rest(shape: str) -> Non
 def test_a_removed_node_is_forgotten_only_with_the_row_that_added_it() -> None:
     node = pa.array([1, 1, 2, 3, 3])  # 1 came and went, 2 came before, 3 came and changed
     diff = pa.array([1, -1, -1, 1, 0], pa.int8())
-    rank = pa.array([0, module._REMOVED, module._REMOVED, 0, 4])
+    rank = pa.array([0, module.REMOVED, module.REMOVED, 0, 4])
     rows = pa.table({"node": node, "label": node, "parent": node, "rank": rank, DIFF: diff})
-    _, kept = module._latest(hashes(rows, ["node"]), rows)
+    _, kept = module.latest_rows(hashes(rows, ["node"]), rows)
     assert kept.select(["node", "rank", DIFF]).to_pylist() == [
-        {"node": 2, "rank": module._REMOVED, DIFF: -1},
+        {"node": 2, "rank": module.REMOVED, DIFF: -1},
         {"node": 3, "rank": 4, DIFF: 1},
     ]
 

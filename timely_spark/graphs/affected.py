@@ -9,9 +9,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.authors import DIFF, Hashes, Indices, Mask, changes, flat, hashes, in_order
+from timely_spark.authors import (
+    DIFF,
+    Hashes,
+    Indices,
+    Mask,
+    changes,
+    flat,
+    hashes,
+    in_order,
+    numbers,
+    same,
+)
 
 NO_NODE = -1
+#: the rank in the row of a removed node
+REMOVED = -1
 
 
 class Affected:
@@ -149,6 +162,22 @@ class Affected:
             DIFF: np.repeat([-1, 1], [len(leave), len(join)]),
         }
         return pa.table(changes)
+
+
+def latest_rows(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
+    """The last row of each node; none of a node that was added and removed."""
+    repeats = hashed[1:] == hashed[:-1]
+    if repeats.any():
+        repeats &= same(table.slice(0, len(repeats)), table.slice(1), ["node"], ["node"])
+    if not repeats.any():
+        return hashed, table
+    last = np.append(~repeats, True)
+    total = np.add.reduceat(numbers(table, DIFF), np.flatnonzero(np.append(True, ~repeats)))
+    keep = np.flatnonzero(last)
+    rank = numbers(table, "rank")[keep]
+    needed = (rank != REMOVED) | (total != 0)
+    rows = table.take(keep[needed])
+    return hashed[keep[needed]], rows.set_column(4, DIFF, pa.array(total[needed], rows.schema.field(4).type))
 
 
 def ordered(a: pa.Array, b: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -20,7 +20,6 @@ from timely_spark.authors import (
     DIFF,
     Arrangement,
     BufferingVertex,
-    Hashes,
     Indices,
     Mask,
     Partition,
@@ -37,7 +36,7 @@ from timely_spark.authors import (
     same,
 )
 from timely_spark.errors import SchemaError
-from timely_spark.graphs.affected import NO_NODE, Affected, ordered, summed, unique
+from timely_spark.graphs.affected import NO_NODE, REMOVED, Affected, latest_rows, ordered, summed, unique
 from timely_spark.graphs.pairs import both_ways, in_bytes, insert_pairs, pairs_of, states_with
 from timely_spark.graphs.spanning import Rooted, along_paths, rooted_forest, shallow_forest
 from timely_spark.streams import Stream
@@ -54,8 +53,6 @@ _STEPS = 8
 _NEAR = 256
 #: Whether a node has an edge is first looked for in so many entries of each batch.
 _SAMPLE = 8
-#: the rank in the row of a removed node
-_REMOVED = -1
 #: At least so many changes make the forest anew, if they are more than its edges; one that removes an edge
 #: counts as `_REMOVAL` others.
 _MANY = 1 << 16
@@ -234,7 +231,7 @@ class Forest(BufferingVertex):
         if not len(probe):
             return
         rank = numbers(stored, "rank")
-        last = np.append(probe[1:] != probe[:-1], True) & (rank != _REMOVED)
+        last = np.append(probe[1:] != probe[:-1], True) & (rank != REMOVED)
         stored, which = stored.filter(last), which[probe[last]]
         label, parent = nodes.numbers(stored.column("label"), stored.column("parent"))
         nodes.stored[which] = True
@@ -258,11 +255,11 @@ class Forest(BufferingVertex):
                 "node": nodes.of(which),
                 "label": nodes.of(label),
                 "parent": nodes.of(parent),
-                "rank": np.where(removed, _REMOVED, nodes.rank[which]),
+                "rank": np.where(removed, REMOVED, nodes.rank[which]),
                 DIFF: (1 - stored - removed).astype(np.int8),
             }
         )
-        self.nodes.insert(rows, nodes.hashes()[which], _latest)
+        self.nodes.insert(rows, nodes.hashes()[which], latest_rows)
         moved = nodes.label[which] != nodes.old_label[which]
         leave, join = which[moved & stored], which[moved & ~removed]
         label = np.append(nodes.old_label[leave], nodes.label[join])
@@ -451,7 +448,7 @@ class _SpanningForest(Forest):
             return []
         h = np.concatenate([part.row_hashes for part in nodes.parts])
         order = np.argsort(h, kind="stable")
-        _, rows = _latest(h[order], pa.concat_tables(nodes.batches()).take(order))
+        _, rows = latest_rows(h[order], pa.concat_tables(nodes.batches()).take(order))
         child = ~same(rows, rows, ["node"], ["parent"])
         a, b = ordered(*(flat(rows.column(name).filter(pa.array(child))) for name in ("node", "parent")))
         loops = pa.concat_tables(map(self._undirected, edges.batches()))
@@ -503,22 +500,6 @@ class _Components(Forest):
 def negated(changes: pa.Table) -> pa.Table:
     """The opposite changes, of two columns."""
     return changes.set_column(2, DIFF, pc.negate(changes.column(DIFF).cast(pa.int64())))
-
-
-def _latest(hashed: Hashes, table: pa.Table) -> tuple[Hashes, pa.Table]:
-    """The last row of each node; none of a node that was added and removed."""
-    repeats = hashed[1:] == hashed[:-1]
-    if repeats.any():
-        repeats &= same(table.slice(0, len(repeats)), table.slice(1), ["node"], ["node"])
-    if not repeats.any():
-        return hashed, table
-    last = np.append(~repeats, True)
-    total = np.add.reduceat(numbers(table, DIFF), np.flatnonzero(np.append(True, ~repeats)))
-    keep = np.flatnonzero(last)
-    rank = numbers(table, "rank")[keep]
-    needed = (rank != _REMOVED) | (total != 0)
-    rows = table.take(keep[needed])
-    return hashed[keep[needed]], rows.set_column(4, DIFF, pa.array(total[needed], rows.schema.field(4).type))
 
 
 @algorithm
