@@ -160,7 +160,17 @@ def test_a_forest_may_be_made_anew_in_each_epoch(workers: int, monkeypatch: pyte
     monkeypatch.setattr(module, "_MANY", 1)
     monkeypatch.setattr(module, "_REMOVAL", 1 << 20)
 
+    made: list[int] = []
+    shallow = module.shallow_forest
+    monkeypatch.setattr(module, "shallow_forest", lambda *args: (made.append(1), shallow(*args))[1])
+
     check_run(churn(3, nodes=12, epochs=15, size=9), workers=workers)
+    assert len(made) >= 15
+
+    made.clear()
+    back = [(a, a + 1, sign) for a in range(9) for sign in (-1, 1)]
+    check_run([[(a, a + 1, 1) for a in range(30)], back], workers=1)
+    assert len(made) == 2, "of each vertex the first load: what comes back in an epoch changes nothing"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -19,7 +20,7 @@ from timely_spark.coordinator.coordinator import Coordinator
 from timely_spark.coordinator.loops import with_warn_after
 from timely_spark.errors import BadArgument, GraphError, LimitReached, TimelyError, VertexError
 from timely_spark.testing import LoopWarning, Simulation, run
-from timely_spark.worker import Worker, loops, pack
+from timely_spark.worker import Worker, context, loops, pack
 from timely_spark.worker.loops import LoopCounts
 
 UP = {"n": pc.add(pc.field("n"), 1)}
@@ -496,6 +497,9 @@ def test_a_step_without_memory_blames_the_machine_and_a_user_s_function_itself(
     assert "'it' (" in text
     assert "MemoryError: the machine has too little memory for an input of 2 records" in text
     assert "Hint: a join multiplies" in text
+    with pytest.raises(MemoryError) as caught:  # NumPy's own kind, which is not made of a text
+        np.zeros(1 << 58)
+    assert "too little memory" in str(context._too_large(caught.value, None))
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ class Forest(BufferingVertex):
         """Whether to make the forest anew takes less than to change it."""
         if changes.num_rows < _MANY:
             return False
-        removals = np.count_nonzero(numbers(changes, DIFF) < 0)
-        return bool(2 * (changes.num_rows + _REMOVAL * removals) > len(self.edges))
+        diff = numbers(consolidate(changes), DIFF)  # an edge that comes back in the same epoch stays
+        return bool(2 * (len(diff) + _REMOVAL * np.count_nonzero(diff < 0)) > len(self.edges))
 
     def _load(self, nodes: Affected, changes: pa.Table) -> pa.Table:
         """Make the forest of all edges anew. Its trees are shallow: later removals detach less."""

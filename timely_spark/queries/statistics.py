@@ -78,11 +78,12 @@ def shape(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
         first[records.of[records.firsts]] = values[records.firsts]
         moved = values - first[records.of]
         apart = moved - (records.total(moved * counts) / n)[records.of]
-        squares = records.total(counts * apart**2)
+        square = apart * apart  # products have the same bits on every processor, powers do not
+        squares = records.total(counts * square)
         if call.function == "skewness":
-            shapes = np.sqrt(n) * records.total(counts * apart**3) / squares**1.5
+            shapes = np.sqrt(n) * records.total(counts * square * apart) / (squares * np.sqrt(squares))
         else:
-            shapes = n * records.total(counts * apart**4) / squares**2 - 3.0
+            shapes = n * records.total(counts * square * square) / (squares * squares) - 3.0
     return pa.array(shapes, mask=(n == 0) | (squares == 0))
 
 

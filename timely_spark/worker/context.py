@@ -68,11 +68,13 @@ def _overflows(error: BaseException) -> bool:
 def _too_large(error: BaseException, batch: pa.Table | None) -> BaseException:
     """An error of the machine, or of Arrow, in a step's own code, with what may be done."""
     size = "" if batch is None else f" for an input of {batch.num_rows:,} records"
+    kind: type[Exception] = MemoryError  # NumPy's own kind is not made of a text
     cause, do = "the machine has too little memory", "give the machine more memory"
     if not isinstance(error, MemoryError):
-        cause, do = "a column of one time gets more than 2 GiB of texts", "start more workers"
+        kind, do = pa.ArrowInvalid, "start more workers"
+        cause = "a column of one time gets more than 2 GiB of texts"
     text = with_hint(f"{cause}{size}: {error}", f"{FEWER}; or {do}.")
-    return type(error)(text).with_traceback(error.__traceback__)
+    return kind(text).with_traceback(error.__traceback__)
 
 
 class CallContext:
