@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pytest
 from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.types import StructType as SparksSchema
 
 import timely_spark as ts
@@ -25,7 +27,7 @@ from timely_spark.operators.output_vertex import OutputVertex as Vertex
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import OutputMismatch, TableTaken
 from timely_spark.runtime.session import register
-from timely_spark.runtime.sinks.delivery import to_frame
+from timely_spark.runtime.sinks.delivery import new_frame, to_frame
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.sinks.memory import MemorySource
@@ -317,15 +319,35 @@ def test_a_start_looks_at_a_table_no_more_often_than_it_must(
     assert looked == ["begin"]  # of the new contents only
 
 
-def test_a_query_leaves_the_programs_active_session(spark: SparkSession) -> None:
+def test_a_query_leaves_the_programs_active_session(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []  # what another thread sees in the middle of each call
+
+    def looking(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def look(*args: Any) -> Any:
+            with ThreadPoolExecutor(1) as pool:
+                looks.append(pool.submit(lambda: SparkSession._activeSession).result() is spark)
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, look)
+
+    for name in ("_create_from_arrow_table", "_create_dataframe"):
+        looking(SparkSession, name)
+    looking(DataSourceRegistration, "register")
     spark.createDataFrame([], SparksSchema())  # which PySpark makes the active one
+    looks.clear()
     queries = spark.newSession()
     assert to_frame(queries, table((1, "a"))).collect() == [(1, "a")]
-    assert SparkSession.getActiveSession() is spark
-    spark.createDataFrame([], SparksSchema())
+    assert new_frame(queries, [], SparksSchema()).schema == SparksSchema()
     for session in (spark, spark.newSession()):
         register(session, MemorySource)
+    assert looks == [True] * 4
     assert SparkSession.getActiveSession() is spark
+    jvm = cast("Any", spark)._jvm.org.apache.spark.sql.classic.SparkSession
+    assert jvm.getActiveSession().get().equals(cast("Any", spark)._jsparkSession)
 
 
 def test_views_whose_names_differ_in_case_only_are_refused(tmp_path: Path) -> None:

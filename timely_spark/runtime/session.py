@@ -345,20 +345,32 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
     """
     paths = _registered.setdefault(session, {})
     if paths.get(source.name()) != sys.path:
-        try:
+        with _active_in_jvm(session):
             session.dataSource.register(source)
-        except Exception as error:
-            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
-                raise
-            # Spark looks for the name in the active session, which has it, where this is another one
-            active = type(session).getActiveSession()
-            session.createDataFrame([], "any int")  # makes this session the active one
-            try:
-                session.dataSource.register(source)
-            finally:
-                if active is not None:
-                    active.createDataFrame([], "any int")
         paths[source.name()] = [*sys.path]
+
+
+@contextmanager
+def _active_in_jvm(session: SparkSession) -> Iterator[None]:
+    """Let the JVM's active session, which each thread has of its own, be this one; not under Connect.
+
+    The JVM looks there for the names of registered sources. PySpark's active session, which is that of the
+    process, does not change.
+    """
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001 - PySpark has no other way to set it
+    try:
+        yield
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def active_session(session: SparkSession | None) -> SparkSession:

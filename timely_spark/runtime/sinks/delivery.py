@@ -92,19 +92,21 @@ def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
     return new_frame(session, table, spark_schema(table.schema))
 
 
-def new_frame(session: SparkSession, records: Any, schema: StructType) -> DataFrame:
+def new_frame(session: SparkSession, records: pa.Table | list[Any], schema: StructType) -> DataFrame:
     """The records as a DataFrame, made without a change of the active session.
 
-    PySpark makes a session that makes a DataFrame the active one of the process. The query's session has the
-    settings and the views of its start, so the program would no longer see its own.
+    `createDataFrame` of a classic session makes it the active one of the process, where other threads see it.
+    The query's session has the settings and the views of its start, so a flow that the program builds
+    meanwhile would have these. What that method calls next leaves the active session as it is.
     """
-    from pyspark.sql import SparkSession
+    from pyspark.sql.pandas.conversion import SparkConversionMixin
 
-    before = SparkSession._activeSession  # noqa: SLF001 - PySpark has no other way to set it
-    try:
+    maker: Any = session
+    if not isinstance(maker, SparkConversionMixin):  # Spark Connect, which has an active session per thread
         return session.createDataFrame(records, schema)
-    finally:
-        SparkSession._activeSession = before  # noqa: SLF001 - as above
+    if isinstance(records, pa.Table):
+        return SparkConversionMixin.createDataFrame(maker, records, schema)
+    return session._create_dataframe(records, schema, None, True)  # noqa: FBT003, SLF001 - see above
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
