@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ import timely_spark as ts
 from tests.support.accumulated import after_each
 from tests.support.rescaling import move
 from tests.support.turns import HOW
-from timely_spark.errors import GraphError, SchemaError, VertexError
+from timely_spark.errors import GraphError, InvalidTime, SchemaError, VertexError
 from timely_spark.operators.windows import CloseWindows
 from timely_spark.testing import Simulation, run
 
@@ -172,22 +173,43 @@ def test_windows_of_the_results_of_windows_close_after_these(late: int, workers:
     assert rows["late"] == []
 
 
-def test_windows_of_what_another_flow_s_windows_have_captured(tmp_path: Path) -> None:
-    first, second = ts.Dataflow("hours"), ts.Dataflow("days")
+@pytest.mark.parametrize("late", [0, 2**41])
+def test_windows_of_what_other_flows_windows_have_captured(tmp_path: Path, late: int) -> None:
+    """Four flows, each of which replays the one before: with a window, delayed, published and combined."""
+    first, second, third = ts.Dataflow("hours"), ts.Dataflow("days"), ts.Dataflow("weeks")
     clicks = first.input("clicks", "at long", epochs="manual")
     hours = clicks.window("at", ts.every(10)).closed.group_by("window_start").count("n", per="time")
-    hours.capture_to(tmp_path)
+    hours.delay(late).capture_to(tmp_path / "hours")
     run(first, {"clicks": [[1, 2, 11], [25], [31]]})
-    replayed = second.replay("hours", tmp_path).select("n", hour="window_start")
+    replayed = second.replay("hours", tmp_path / "hours").select("n", hour="window_start")
     days = replayed.window("hour", ts.every(20))
-    days.closed.select("hour", "n", day="window_start").capture("out")
+    closed = days.closed.select("hour", "n", day="window_start")
+    closed.capture("out")
+    closed.delay(late).select("day", diff=pc.scalar(1)).collection(diff="diff").publish(tmp_path / "days")
     days.late.capture("late")
-
     made = run(second, {}, workers=2)
+    copied = ts.Dataflow("copied")
+    copied.replay("days", tmp_path / "days").delay(late).capture_to(tmp_path / "copy")
+    run(copied, {})
+    hours = third.replay("hours", tmp_path / "hours").select(day="window_start", n="n")
+    both = third.replay("days", tmp_path / "copy").select("day", n="diff").concat(hours)
+    weeks = both.window("day", ts.every(40))
+    weeks.closed.group_by("window_start").count("n", per="time").capture("out")
+    weeks.late.capture("late")
 
     rows = {name: [row for epoch in made[name].rows().values() for row in epoch] for name in made}
     assert sorted(rows["out"]) == [(0, 2, 0), (10, 1, 0), (20, 1, 20), (30, 1, 20)]
     assert rows["late"] == []
+    made = run(third, {}, workers=2)
+    rows = {name: [row for epoch in made[name].rows().values() for row in epoch] for name in made}
+    assert rows == {"out": [(0, 6)], "late": []}
+
+
+def test_windows_so_far_apart_that_the_later_ones_never_close_are_refused() -> None:
+    closed = ts.Dataflow("apart").input("x", "at long").window("at", ts.every(10)).closed.select("at")
+    closed.delay(2**60).window("at", ts.every(20))
+    with pytest.raises(InvalidTime, match=r"(?s)behind the last.*test_windows.py.*Hint: delay"):
+        closed.delay(2**61).window("at", ts.every(20))
 
 
 @pytest.mark.slow

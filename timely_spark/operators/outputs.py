@@ -29,6 +29,7 @@ from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.operators.output_vertex import ChangesOutput, OutputVertex, ProbeVertex
 from timely_spark.operators.rows import check_function
 from timely_spark.operators.table_layout import TableLayout
+from timely_spark.operators.windows import end_of_windows
 from timely_spark.state.row_times import DIFF
 from timely_spark.streams import Stream
 
@@ -571,6 +572,8 @@ def add_output(
     has_epochs = kind in {"memory", "files"} or options.get("epoch")
     epoch = [pa.field("epoch", pa.int64())] if has_epochs else []
     check_names(operator, caller(), pa.schema([*epoch, *schema]), existing=stream.schema.names)
+    if kind == "folder":
+        options["end_of_windows"] = end_of_windows(stream)
     stage_kind = Kind.INSPECT if kind == "inspect" else Kind.OUTPUT
     called = f"{operator}-{stream.name.rsplit('.', 1)[-1]}"
     stream.then(

@@ -9,6 +9,7 @@ closes and its late records depend on the records of the epochs alone: not on cl
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,13 @@ import pyarrow.compute as pc
 
 from timely_spark.errors import InvalidTime
 from timely_spark.graph import (
+    Kind,
     Partition,
     Partitioner,
     Several,
+    Stage,
     States,
+    caller,
     check_columns,
     names,
     operator,
@@ -56,9 +60,7 @@ _HIGH = "high"
 _LAST = EPOCHS // 2
 """The epoch at which the windows close that are open when all inputs are closed."""
 _APART = 1 << 40
-"""So many epochs later windows of what such windows send close: a `delay` between them has fewer."""
-_BEHIND = 1 << 50
-"""So many epochs later windows close of what another flow has captured: its windows have closed by then."""
+"""So many epochs later, beside delays between them, windows of what such windows send close."""
 _END = (1 << 63) - 1
 
 
@@ -95,7 +97,8 @@ class CloseWindows(BufferingVertex):
         if batches[0] and time.epoch >= self.last:
             last = "2**61" if self.last == _LAST else self.last
             msg = f"epoch {time.epoch}, and the windows that are still open at the end close in epoch {last}"
-            raise InvalidTime(msg, hint="give the input epochs below 2**61.")
+            hint = "give the inputs epochs below 2**61, and delays in loops fewer than 2**40 in all."
+            raise InvalidTime(msg, hint=hint)
         if batches[0]:
             self._arrived(time, pa.concat_tables(batches[0]))
         if time.epoch < self.last:
@@ -209,7 +212,8 @@ def window(
     too. A record in an epoch is not late because of others in the same epoch. The window of a record of
     sessions is the one that it would have alone: if that has closed the record is late, also where a session
     around it is still open, as in Spark. When all inputs are closed, the windows that are still open close in
-    a last epoch, 2**61; windows of their results 2**40 epochs later, and of a replay 2**50.
+    a last epoch, 2**61; windows of their results 2**40 epochs later, and delays between them, also where
+    another flow captures these results (`Stream.capture_to`) and the flow of the later windows replays them.
 
     Aggregate the closed windows with ``per="time"``: a window's records have one time. For results that
     come at once, and are corrected by late records, use `Collection.window`.
@@ -261,7 +265,7 @@ def window(
     usable = assigned.where(pc.is_valid(pc.field(START)))
     high = usable.select({_HIGH: on}).aggregate({_HIGH: ("max", _HIGH)}).broadcast()
     session = isinstance(by, SessionsOf)
-    last = _last_epoch(stream)
+    last = end_of_windows(stream)
     vertex = CloseSessions(late, last, listed, lengths) if session else CloseWindows(late, last)
     closed, too_late = assigned.then(
         "window",
@@ -276,10 +280,36 @@ def window(
     return Windows(closed, too_late)
 
 
-def _last_epoch(stream: Stream) -> int:
-    """The epoch in which windows of a stream close at the end: after all windows before them."""
-    into = edges_into(stream.flow.graph.edges)
+def end_of_windows(stream: Stream) -> int:
+    """The epoch in which windows of a stream close at the end: after all windows before them.
+
+    Also those of the flow that captured what a source replays. Delays and vertices between two windows count.
+    """
+    edges, out, last = stream.flow.graph.edges, defaultdict[Stage, list[Stage]](list), _LAST
+    for edge in edges:
+        out[edge.source].append(edge.target)
+    into = edges_into(edges)
     before = closure([stream.stage], lambda stage: [edge.source for edge in into[stage]])
-    ends = [stage.vertex.last + _APART for stage in before if isinstance(stage.vertex, CloseWindows)]
-    replayed = any(stage.origin == "journal" and stage.epochs == "manual" for stage in before)
-    return max([*ends, _LAST + _BEHIND * replayed])
+    for stage in before:
+        if isinstance(stage.vertex, CloseWindows):
+            end = stage.vertex.last + _APART
+        elif stage.origin == "journal" and stage.epochs == "manual":
+            replayed: Any = stream.flow.frames[stage.name]  # a ReplaySource
+            end = replayed.end_of_windows
+        else:
+            continue
+        last = max(last, end + sum(map(_epochs_later, closure([stage], out.__getitem__) & before)))
+    if last >= EPOCHS:
+        msg = f"window: with the windows and delays before, it would close in epoch {last}, behind the last"
+        hint = "delay(...) by fewer epochs: windows, and what is between them, have 2**61 in all."
+        raise InvalidTime(msg, where=caller(), hint=hint)
+    return last
+
+
+def _epochs_later(stage: Stage) -> int:
+    """By how many epochs a stage outside loops delays records at most."""
+    if stage.scope.parent is not None or stage.kind not in {Kind.VERTEX, Kind.DELAY}:
+        return 0
+    start = stage.scope.times.epoch(0)
+    paths = [stage.summary, *(path for row in stage.summaries or () for path in row if path is not None)]
+    return max((time.epoch for path in paths if (time := path.results_in(start)) is not None), default=0)

@@ -16,8 +16,9 @@ from timely_spark.runtime.storage.published import Published, epoch_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: An empty table with the stream's schema.
+#: An empty table with the stream's schema, whose metadata have the end of windows.
 SCHEMA = "_schema.arrow"
+END_OF_WINDOWS = b"timely_end_of_windows"
 
 
 @dataclass
@@ -34,6 +35,8 @@ class CaptureFolderSink(FolderSink):
     diff: str = ""
     #: The columns by which a published collection is arranged; none if it is not.
     arranged: tuple[str, ...] = ()
+    #: The epoch in which windows of the stream close at the end: no record of windows before it is later.
+    end_of_windows: int = 0
 
     @property
     def _published(self) -> Published | None:
@@ -48,7 +51,8 @@ class CaptureFolderSink(FolderSink):
     def claim(self, session: SparkSession | None, output: Output) -> None:
         """Own the folder, and write the schema, so that a flow that replays can be built at once."""
         super().claim(session, output)
-        Files(self.path).write_table(SCHEMA, output.schema.empty_table(), durable=True)
+        empty = output.schema.with_metadata({END_OF_WINDOWS: str(self.end_of_windows)}).empty_table()
+        Files(self.path).write_table(SCHEMA, empty, durable=True)
         if self._published is not None:
             self._published.declare()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timely_spark.differential.imported import FILE, Opened
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sinks.capture_folder import SCHEMA
+from timely_spark.runtime.sinks.capture_folder import END_OF_WINDOWS, SCHEMA
 from timely_spark.runtime.sinks.folder import COMPLETE, OWNER
 from timely_spark.runtime.sources.arrivals import File, Part
 from timely_spark.runtime.sources.folder import FileSource
@@ -40,10 +40,18 @@ class ReplaySource(FileSource):
 
     def schema(self) -> pa.Schema:
         """The schema of the captured stream."""
+        schema = self._schema().remove_metadata()
+        return schema.append(pa.field(FILE, pa.string())) if self.maps else schema
+
+    @property
+    def end_of_windows(self) -> int:
+        """The epoch in which windows of the captured stream close at the end."""
+        return int((self._schema().metadata or {}).get(END_OF_WINDOWS, 0))
+
+    def _schema(self) -> pa.Schema:
         if (empty := self._files.table(SCHEMA)) is None:
             raise self._none()
-        schema: pa.Schema = empty.schema
-        return schema.append(pa.field(FILE, pa.string())) if self.maps else schema
+        return empty.schema
 
     def read(self, part: Part, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of an epoch, or of a snapshot."""
