@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
+from timely_spark.runtime.sinks.delta_history import DeltaHistory, remove_begun
 
 OWN = {"txn": {"appId": "mine", "version": 0}}
 OTHER = {"txn": {"appId": "another's", "version": 0}}
@@ -223,28 +223,30 @@ def test_the_oldest_version_of_a_log_may_be_a_restore(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "unfinished"),
+    ("files", "begun"),
     [
         ([], True),
         (["_delta_log/_staged_commits/"], True),
-        (["_delta_log/_staged_commits/", "part-0"], True),
+        (["_delta_log/.00000000000000000000.json.1f.tmp", ".part-0.crc"], True),
         (["_delta_log/_staged_commits/", "_delta_log/00000000000000000000.json"], False),
-        (["_delta_log/.00000000000000000000.json.1f.tmp", ".part-0.crc", "part-0"], True),
         (["_delta_log/00000000000000000003.json", "part-0"], False),
         (["_delta_log/_last_checkpoint"], False),
-        (["part-0", "part-1"], False),
+        (["part-0"], False),
         (["rows.csv"], False),
     ],
 )
-def test_a_table_that_was_begun_has_a_log_without_versions_and_no_files_of_others(
-    tmp_path: Path, files: list[str], *, unfinished: bool
+def test_a_log_without_versions_is_removed_where_there_is_nothing_else(
+    tmp_path: Path, files: list[str], *, begun: bool
 ) -> None:
-    assert not is_unfinished(str(tmp_path)), "no log"
+    remove_begun(str(tmp_path))  # there is no log
     (tmp_path / "_delta_log").mkdir()
     for name in files:
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
 
-    assert is_unfinished(str(tmp_path)) == unfinished
+    remove_begun(str(tmp_path))
+
+    assert (tmp_path / "_delta_log").exists() != begun
+    assert all((tmp_path / name).exists() for name in files if not begun)
 
 
 def test_rows_of_the_newest_file_are_read_and_no_more(tmp_path: Path) -> None:

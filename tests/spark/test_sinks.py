@@ -299,6 +299,50 @@ def test_bytes_of_partitions_that_are_not_text_are_refused(spark: SparkSession, 
     assert sorted((row.k, row.v) for row in spark.read.format("delta").load(path).collect()) == rows
 
 
+def test_a_table_is_partitioned_by_a_column_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    path, names = str(tmp_path / "table"), ("x.`y", "a b")
+    schema = pa.schema([(names[0], pa.string()), (names[1], pa.int64()), ("n", pa.int64())])
+    layout = TableLayout(partition_by=names)
+    rows = [("a", 1, 1), ("b", None, 2)]
+    sink = prepared(spark, DeltaSink(path, layout=layout), schema)
+    sink.deliver(spark, 0, [part(0, table(*rows, schema=schema))])
+    assert sorted(spark.read.format("delta").load(path).drop("epoch").collect()) == rows
+    prepared(spark, DeltaSink(path, layout=layout), schema)  # the next start
+    prepared(spark, DeltaSink(path, layout=layout, overwrite=True), schema, identity="two")
+    assert DeltaTable(path).metadata().partition_columns == [*names]
+
+
+def test_a_table_that_a_killed_process_has_begun_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "table" / "_delta_log"
+    (log / "_staged_commits").mkdir(parents=True)
+    (log / ".00000000000000000000.json.1f.tmp").write_text("{")
+    for epoch in (0, 1):
+        sink = prepared(spark, DeltaSink(str(tmp_path / "table")))
+        if epoch == 0:  # so that a process that is killed here leaves no more than the log
+            assert not list(tmp_path.rglob("part-*"))
+        sink.deliver(spark, epoch, [part(epoch, table((epoch, "a")))])
+    assert rows_of(str(tmp_path / "table")) == [(0, 0, "a"), (1, 1, "a")]
+
+
+def test_a_place_with_files_that_is_not_a_table_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("rows.csv", "_delta_log/part-0", "_checkpoint/offsets"):
+        path = tmp_path / name.replace("/", "-")
+        (path / name).parent.mkdir(parents=True)
+        (path / name).touch()
+        with pytest.raises(OutputMismatch, match=r"is not empty and not a Delta table.\nHint: write to"):
+            prepared(spark, DeltaSink(str(path)))
+        assert [file for file in path.rglob("*") if file.is_file()] == [path / name]
+    name = "spark_catalog.default.forgotten"
+    place = Path(spark.conf.get("spark.sql.warehouse.dir", "").removeprefix("file:"), "forgotten")
+    place.mkdir(parents=True)
+    (place / "part-0").touch()
+    try:
+        with pytest.raises(OutputMismatch, match=rf"no table {name}, but files (?s:.*)Hint: if this catalog"):
+            prepared(spark, DeltaSink(name))
+    finally:
+        shutil.rmtree(place)
+
+
 def test_a_start_looks_at_a_table_no_more_often_than_it_must(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import BadLocation, OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
 from timely_spark.runtime.sinks.delivery import arrow_schema, new_frame, spark_schema, to_frame
-from timely_spark.runtime.sinks.delta_history import DeltaHistory, is_unfinished
+from timely_spark.runtime.sinks.delta_history import DeltaHistory, remove_begun
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
 from timely_spark.runtime.sinks.sink import (
@@ -66,6 +66,12 @@ _MEND = "let ALTER TABLE drop the constraint, and start again: the epoch waits."
 _OTHERS = re.compile(
     r"(A schema mismatch detected when writing|Cannot resolve .+ clause given columns .+"
     r"|Failed to merge fields '.+' and '.+')"
+)
+#: What Delta says of a place with files that is not a table.
+_NOT_EMPTY = re.compile("DELTA_(CREATE_TABLE_WITH_NON_EMPTY_LOCATION|MISSING_DELTA_TABLE|TABLE_NOT_FOUND)")
+_FORGETS = (
+    "if this catalog forgets its tables when the session ends, write to a path, or configure one that keeps "
+    "them; else write to another table, or empty the place."
 )
 _RESTORE = "restore the columns of the table, and start again: the epoch waits."
 
@@ -441,24 +447,28 @@ class DeltaSink(Sink):
     def _make(
         self, session: SparkSession, schema: StructType, properties: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Create the table; returns its properties."""
+        """Create the table, if nobody else has meanwhile; returns its properties."""
         from pyspark.errors import AnalysisException
-        from pyspark.sql.functions import col
 
-        writer = new_frame(session, [], schema).writeTo(self._sql).using("delta")
-        for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
+        if self.is_path:
+            remove_begun(self.target)
+        text = f"CREATE TABLE IF NOT EXISTS {self._sql} ({schema.toDDL()}) USING delta"
         if self.layout.partition_by:
-            writer = writer.partitionedBy(*(col(identifier(name)) for name in self.layout.partition_by))
+            text += f" PARTITIONED BY ({', '.join(map(identifier, self.layout.partition_by))})"
         try:
-            writer.create()
-        except AnalysisException:  # perhaps the JVM of a killed driver has just made it, or had begun to
-            if (present := self._properties(session)) is not None:
-                return present
-            if not (self.is_path and is_unfinished(self.target)):
+            session.sql(f"{text} TBLPROPERTIES ({_listed(properties)})")
+            self._table(session)  # files that are not a table are left alone, without an error
+        except AnalysisException as error:
+            if not _NOT_EMPTY.search(str(error)):
                 raise
-            writer.createOrReplace()
-        return properties
+            if self.is_path:
+                hint = "write to another folder (the checkpoint is not in the table's), or empty this one."
+                msg = f"{self.target} is not empty and not a Delta table."
+            else:
+                hint = _FORGETS
+                msg = f"The catalog has no table {self.target}, but files at its place: {error}"
+            raise OutputMismatch(msg, hint=hint) from error
+        return self._properties(session) or properties
 
     def _overwrite(
         self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
@@ -473,8 +483,11 @@ class DeltaSink(Sink):
         self._set(session, owner)
 
     def _set(self, session: SparkSession, properties: Mapping[str, str]) -> None:
-        listed = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
-        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({listed})")
+        session.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({_listed(properties)})")
+
+
+def _listed(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
 
 
 def _cast(records: pa.Table) -> pa.Table:

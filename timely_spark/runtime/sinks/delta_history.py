@@ -187,21 +187,21 @@ class DeltaHistory:
             return None
 
 
-def is_unfinished(table: str) -> bool:
-    """Whether a folder has no more than what a process leaves that was killed while it made an empty table.
+def remove_begun(table: str) -> None:
+    """Remove a log without versions, if the folder has nothing else.
 
-    Delta makes the folder of the log first, with one for staged commits, then a file without rows, then the
-    first version.
+    A process leaves it that is killed while it makes the table: Delta makes the folder of the log first, with
+    one for staged commits, and takes it for a table.
     """
     try:
         system, top = filesystem_of(location(table))
         inside = [info.base_name for info in system.get_file_info(fs.FileSelector(top))]
         log = [info.base_name for info in system.get_file_info(fs.FileSelector(f"{top}/_delta_log"))]
-    except (OSError, ValueError, NotImplementedError):
-        return False
-    others = {*inside, *log} - {"_delta_log", "_staged_commits"}
-    seen = [name for name in others if not name.startswith(".")]
-    return not seen or (len(seen) == 1 and seen[0].startswith("part-"))
+        others = {*inside, *log} - {"_delta_log", "_staged_commits"}
+        if all(name.startswith(".") for name in others):
+            system.delete_dir(f"{top}/_delta_log")
+    except (OSError, ValueError, NotImplementedError):  # there is no log, or Delta says what is wrong
+        return
 
 
 def _files(commit: Commit) -> set[tuple[str, str]]:
