@@ -345,8 +345,14 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
     """
     paths = _registered.setdefault(session, {})
     if paths.get(source.name()) != sys.path:
-        with _active_in_jvm(session):
+        try:
             session.dataSource.register(source)
+        except Exception as error:
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+                raise
+            # Spark looks for the name in the active session, which has it, where this is another one
+            with _active_in_jvm(session):
+                session.dataSource.register(source)
         paths[source.name()] = [*sys.path]
 
 

@@ -88,12 +88,7 @@ class Delivery:
 
 
 def to_frame(session: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame; without the schema Spark would add a zone to timestamps without one."""
-    return new_frame(session, table, spark_schema(table.schema))
-
-
-def new_frame(session: SparkSession, records: pa.Table | list[Any], schema: StructType) -> DataFrame:
-    """The records as a DataFrame, made without a change of the active session.
+    """The table as a DataFrame, made without a change of the active session.
 
     `createDataFrame` of a classic session makes it the active one of the process, where other threads see it.
     The query's session has the settings and the views of its start, so a flow that the program builds
@@ -101,12 +96,11 @@ def new_frame(session: SparkSession, records: pa.Table | list[Any], schema: Stru
     """
     from pyspark.sql.pandas.conversion import SparkConversionMixin
 
+    schema = spark_schema(table.schema)  # without it Spark would add a zone to timestamps without one
     maker: Any = session
-    if not isinstance(maker, SparkConversionMixin):  # Spark Connect, which has an active session per thread
-        return session.createDataFrame(records, schema)
-    if isinstance(records, pa.Table):
-        return SparkConversionMixin.createDataFrame(maker, records, schema)
-    return session._create_dataframe(records, schema, None, True)  # noqa: FBT003, SLF001 - see above
+    if isinstance(maker, SparkConversionMixin):
+        return SparkConversionMixin.createDataFrame(maker, table, schema)
+    return session.createDataFrame(table, schema)  # Spark Connect has an active session per thread
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

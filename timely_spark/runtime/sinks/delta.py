@@ -18,7 +18,7 @@ from timely_spark.graph.schema import every_name
 from timely_spark.operators.table_layout import TableLayout
 from timely_spark.runtime.errors import BadLocation, OutputMismatch, TableTaken
 from timely_spark.runtime.session import DELTA, applied, on_one_machine
-from timely_spark.runtime.sinks.delivery import arrow_schema, new_frame, spark_schema, to_frame
+from timely_spark.runtime.sinks.delivery import arrow_schema, spark_schema, to_frame
 from timely_spark.runtime.sinks.delta_history import DeltaHistory, remove_begun
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
 from timely_spark.runtime.sinks.delta_upsert import PLACE, Upsert
@@ -473,10 +473,13 @@ class DeltaSink(Sink):
     def _overwrite(
         self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
     ) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         if mapping:
             self._set(session, mapping)
+        rows = to_arrow_schema(schema, timezone="UTC").empty_table()
         # the rows before the owner: if the process stops in between, the next start overwrites again
-        empty = new_frame(session, [], schema).write.format("delta").mode("overwrite")
+        empty = to_frame(session, rows).write.format("delta").mode("overwrite")
         if self.layout.partition_by:
             empty = empty.partitionBy(*self.layout.partition_by)
         self._save(empty.option("overwriteSchema", "true"))

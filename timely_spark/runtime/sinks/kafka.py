@@ -13,7 +13,7 @@ import pyarrow as pa
 from timely_spark.graph.quoting import identifier, literal
 from timely_spark.libraries.kafka import HEADERS
 from timely_spark.runtime.errors import OutputMismatch
-from timely_spark.runtime.sinks.delivery import new_frame, spark_schema
+from timely_spark.runtime.sinks.delivery import to_frame
 from timely_spark.runtime.sinks.messages import COLUMNS, json_type, messages_of, record_names
 from timely_spark.runtime.sinks.sink import Output, Parts, Sink
 from timely_spark.state.hashing import hashes
@@ -79,7 +79,7 @@ class KafkaSink(Sink):
             msg = f"{where}: this Spark session has no Kafka connector."
             hint = "timely_spark.configure(SparkSession.builder, kafka=True)."
             raise OutputMismatch(msg, hint=hint) from error
-        empty = new_frame(session, [], spark_schema(output.schema))
+        empty = to_frame(session, output.schema.empty_table())
         kind = self._encoded(empty).schema["value"].dataType.simpleString()
         if kind not in {"string", "binary"}:
             msg = f"{where}: value(...) gives a column of {kind}, and messages are texts or bytes."
