@@ -41,7 +41,9 @@ class Latest:
         both = pa.concat_tables([before, batch.select(before.schema.names)])
         greatest = First(self.keys, 1, tuple((column, "descending") for column in self.order))
         first, after = greatest.fold(both, group(both, self.keys))
-        replaced = np.setdiff1d(np.arange(before.num_rows), first)
+        stays = np.zeros(before.num_rows, np.bool_)
+        stays[first[first < before.num_rows]] = True
+        replaced = np.flatnonzero(~stays)
         new = first[first >= before.num_rows]
         changes = [_inserted(both.take(pa.array(replaced)), -1), _inserted(both.take(pa.array(new)), 1)]
         return pa.concat_tables(changes), after

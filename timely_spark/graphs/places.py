@@ -49,6 +49,7 @@ from timely_spark.graphs.contraction import (
     Messages,
     arrange,
     choose,
+    contains,
     contracted,
     divide,
     linked,
@@ -56,6 +57,7 @@ from timely_spark.graphs.contraction import (
     node_rows,
     relinked,
     starts_of,
+    union,
 )
 from timely_spark.graphs.forest import OrderedEnds
 from timely_spark.graphs.pairs import compact, states_with
@@ -262,10 +264,10 @@ class _Places(BufferingVertex):
         ends_at = pa.table({TO: nodes, PLACE: place, DIFF: ends})
         self.changes.append(_where(ends_at, ~new))
         nodes, place, ends = nodes[new], place[new], ends[new]
-        every = np.union1d(self.nodes, nodes)
+        every, *rows_of = union(self.nodes, nodes)
         places, counts = np.full(len(every), NEW), np.zeros(len(every), np.int64)
-        for some, at, number in ((self.nodes, self.place, self.ends_of), (nodes, place, ends)):
-            rows = node_rows(every, some)
+        sides = (self.place, self.ends_of), (place, ends)
+        for rows, (at, number) in zip(rows_of, sides, strict=True):
             places[rows] = np.maximum(places[rows], at)
             counts[rows] += number
         self.nodes, self.place, self.ends_of = every, places, counts
@@ -479,7 +481,7 @@ class _Places(BufferingVertex):
         last_at, last_other, last_number = (column[self.moving[self.others[0]]] for column in self.others)
         stays = last_at
         if len(last_at):  # not the first time
-            (stays,) = (~np.isin(last_other * ODD + nodes[last_at], other * ODD + nodes[at])).nonzero()
+            (stays,) = (~contains(other * ODD + nodes[at], last_other * ODD + nodes[last_at])).nonzero()
         moved = np.append(np.zeros(len(stays), np.int64), np.ones(len(at), np.int64))
         at, other = np.append(last_at[stays], at), np.append(last_other[stays], other)
         number = np.append(last_number[stays], number)

@@ -412,12 +412,12 @@ class JavaPattern:
         """
         if self.re2 is None or by_arrow is None:
             return of_distinct(texts, by_python, kind)
-        others = np.zeros(0, np.int64)
+        other = np.zeros(len(texts), np.bool_)
         if self.other_texts:
-            others = np.flatnonzero(np.asarray(pc.match_substring_regex(texts, self.other_texts)))
-        if not len(others):
+            other[:] = np.asarray(pc.match_substring_regex(texts, self.other_texts))
+        if not other.any():
             return by_arrow(texts, self.re2)
-        rest = np.setdiff1d(np.arange(len(texts)), others)
+        rest, others = np.flatnonzero(~other), np.flatnonzero(other)
         fast = by_arrow(texts.take(pa.array(rest)), self.re2).cast(kind)
         slow = of_distinct(texts.take(pa.array(others)), by_python, kind)
         return scatter([(rest, fast), (others, slow)], len(texts), kind)

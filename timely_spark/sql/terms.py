@@ -452,7 +452,7 @@ class Folded(OfElements):
             values = elements.values.take(pa.array(elements.offsets[longer] + place))
             before = folded.take(pa.array(longer))
             inner = rows.take(longer, **dict(zip(self.names, (before, values), strict=False)))
-            others = np.setdiff1d(np.arange(rows.length), longer)
+            others = np.flatnonzero(elements.sizes <= place)
             parts = [(longer, self.body.array(inner)), (others, folded.take(pa.array(others)))]
             folded = scatter(parts, rows.length, self.type)
         return folded
