@@ -36,7 +36,7 @@ from timely_spark.runtime.sinks.sink import (
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder, DeltaTable
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _OWNER = "timely_spark.checkpoint"
 #: the steps that started without the past, so that the table has later records only
@@ -452,7 +452,8 @@ class DeltaSink(Sink):
 
         if self.is_path:
             remove_begun(self.target)
-        text = f"CREATE TABLE IF NOT EXISTS {self._sql} ({schema.toDDL()}) USING delta"
+        columns = ", ".join(f"{identifier(field.name)} {_ddl(field.dataType)}" for field in schema)
+        text = f"CREATE TABLE IF NOT EXISTS {self._sql} ({columns}) USING delta"
         if self.layout.partition_by:
             text += f" PARTITIONED BY ({', '.join(map(identifier, self.layout.partition_by))})"
         try:
@@ -491,6 +492,19 @@ class DeltaSink(Sink):
 
 def _listed(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+
+
+def _ddl(kind: DataType) -> str:
+    """A type in Spark's DDL, in which `simpleString` quotes no names. All values may be null."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{identifier(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
+    return kind.simpleString()
 
 
 def _cast(records: pa.Table) -> pa.Table:
