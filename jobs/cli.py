@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import timely_spark as ts
 from timely_spark.errors import without_stack
 from timely_spark.runtime.errors import BadFile
+from timely_spark.runtime.handle.interrupts import wait_in_a_thread
 from timely_spark.runtime.session import quietly
 from timely_spark.show.table import counted
 
@@ -167,7 +168,8 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
     say(f"{name}: starting Spark")
     builder = ts.configure(builder, delta=delta, quiet=not verbose)  # which may say that it fetches jars
     with nullcontext() if verbose else quietly():
-        spark = builder.getOrCreate()
+        # in a thread: a JVM whose start is interrupted in PySpark does not end with this process
+        spark = wait_in_a_thread(builder.getOrCreate)
     took = time.monotonic() - began
     say(f"{name}: Spark {spark.version} has started after {took:.0f} s; a first epoch takes seconds more")
     return spark
@@ -187,13 +189,19 @@ def run(job: Callable[[], None]) -> None:
         job()
     except (ts.TimelyError, OSError) as error:
         say(f"error: {error}")
-        raise SystemExit(1 if SparkSession.getActiveSession() is not None else 2) from None
+        raise SystemExit(1 if _has_session() else 2) from None
     except (PySparkException, Py4JError) as error:  # as of a path that Spark cannot read
         say(f"error: {without_stack(error)}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         say("stopped; the checkpoint has all that was done")
         raise SystemExit(130) from None
+
+
+def _has_session() -> bool:
+    with suppress(PySparkException):
+        return SparkSession.active() is not None
+    return False
 
 
 def watch(query: ts.Query, args: argparse.Namespace) -> None:

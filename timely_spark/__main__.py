@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,9 +27,10 @@ from timely_spark.demo import flow as demo
 from timely_spark.errors import BadArgument, TimelyError, with_hint
 from timely_spark.graph import seconds
 from timely_spark.graph.arguments import nearest
-from timely_spark.pipeline import checkpoints_in, read_pipeline
+from timely_spark.pipeline import Pipeline, checkpoints_in, read_pipeline
 from timely_spark.runtime.handle.console import Server
 from timely_spark.runtime.handle.inspection import inspect
+from timely_spark.runtime.handle.interrupts import wait_in_a_thread
 from timely_spark.runtime.handle.query import Query
 from timely_spark.runtime.handle.status import Status
 from timely_spark.runtime.prepare import place
@@ -59,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(options.run(options))
         except TimelyError as error:
             return _failed(_message(error))
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, as `head`, has read enough; Python flushes once more when it ends
@@ -227,17 +231,8 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     kafka = any(one.format == "kafka" for one in pipeline.tables)
     print(f"{name}: starting Spark; a first epoch takes seconds more", file=sys.stderr, flush=True)  # noqa: T201
     builder = configure(builder, delta=True, kafka=kafka)  # which may say that it fetches jars
-    with quietly():
-        spark = builder.getOrCreate()
-    trigger = None if options.follow else "available_now"
-    queries = pipeline.start(
-        spark,
-        checkpoint=options.checkpoint,
-        name=name,
-        tell=partial(print, flush=True),
-        workers=options.workers,
-        trigger=trigger,
-    )
+    # in a thread: a JVM whose start is interrupted in PySpark does not end with this process
+    queries = wait_in_a_thread(partial(_started, pipeline, builder, name, options))
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(len(queries)))
         for running in queries:
@@ -248,6 +243,20 @@ def _run_pipeline(options: argparse.Namespace) -> int:
     for name, (table, _) in pipeline.outputs.items():
         print(f"{name}: {table}")  # noqa: T201
     return 0
+
+
+def _started(pipeline: Pipeline, builder: Any, name: str, options: argparse.Namespace) -> list[Query]:
+    """The queries of a pipeline, in a new session."""
+    with quietly():
+        spark = builder.getOrCreate()
+    return pipeline.start(
+        spark,
+        checkpoint=options.checkpoint,
+        name=name,
+        tell=partial(print, flush=True),
+        workers=options.workers,
+        trigger=None if options.follow else "available_now",
+    )
 
 
 def _epochs(running: Query) -> None:

@@ -69,6 +69,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def run(name: str, *args: Any, cwd: Path = ROOT) -> str:
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)  # that of other tests
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
         monkeypatch.setattr(SparkSession.Builder, "getOrCreate", started)
         monkeypatch.setattr(sys, "argv", [name, *map(str, args)])
         with pytest.raises(SystemExit, match="2"):
