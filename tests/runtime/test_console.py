@@ -337,6 +337,10 @@ def test_one_question_is_answered_at_a_time(begin: Any, monkeypatch: pytest.Monk
     asked.clear()  # the page is loaded again: no batch was done, so the answer stays
     assert answered(reasons, "1") == "because"
     assert not asked.is_set()
+    monkeypatch.setattr(query, "explain_row", lambda *_: 1 / 0)  # what fails may be well the next time
+    assert "ZeroDivisionError" in answered(reasons, "2")
+    monkeypatch.setattr(query, "explain_row", slow)
+    assert answered(reasons, "2") == "because"
 
 
 @pytest.mark.slow

@@ -75,12 +75,23 @@ def test_the_last_line_of_json_needs_no_end(tmp_path: Path, name: str, length: i
         rows(folder_of(tmp_path, "json"), "n long")
 
 
-@pytest.mark.parametrize(("name", "form"), [("a.csv", "parquet"), ("a.parquet", "csv"), ("a.json.gz", "csv")])
+@pytest.mark.parametrize(
+    ("name", "form", "named"),
+    [
+        ("a.csv", "parquet", "csv"),
+        ("a.parquet", "csv", "parquet"),
+        ("a.json.gz", "csv", "json"),
+        ("a.csv.parquet", "csv", "parquet"),
+        ("a.jsonl", "csv", "json"),
+        ("A.CSV.GZ", "json", "csv"),
+        ("a.feather", "csv", "arrow"),
+    ],
+)
 def test_a_file_whose_name_has_another_format_is_said_to_have_it(
-    name: str, form: str, tmp_path: Path
+    name: str, form: str, named: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(b"")
-    folder, named = folder_of(tmp_path, form), name.split(".")[1]
+    folder = folder_of(tmp_path, form)
     with (
         pytest.raises(BadFile, match=f"format='{named}' .of a job: --format {named}.; else mend it"),
         folder.reading(name),

@@ -31,6 +31,8 @@ class RowReason:
     #: the newest batch then: a later one may change the answer
     batch: int
     text: str | None = None
+    #: whether it is an error, such as one of the storage: then a page that is loaded again asks again
+    failed: bool = False
 
 
 class RowReasons:
@@ -45,12 +47,12 @@ class RowReasons:
         self._answers: dict[tuple[str, str], RowReason] = {}
 
     def ask(self, output: str, row: str) -> None:
-        """Look for an answer as of now, if no other one is looked for, and the last one may have changed."""
+        """Look for an answer as of now, if no other is looked for, and the last may change or failed."""
         with self._lock:
             newest, last = self._newest(), self._answers.get((output, row))
             if any(answer.text is None for answer in self._answers.values()):
                 return
-            if last is not None and last.batch == newest:  # a page that is loaded again asks, too
+            if last is not None and last.batch == newest and not last.failed:  # a page that is loaded again
                 return
             self._answers.pop((output, row), None)
             self._answers[output, row] = RowReason(time.time(), newest)
@@ -92,13 +94,15 @@ class RowReasons:
         return batch
 
     def _look(self, output: str, row: str) -> None:
+        failed = True
         try:
             text = str(self._query.explain_row(output, self._row(output, row)))
+            failed = False
         except TimelyError as error:
             text = with_hint(error.message, error.hint)  # its line is one of the server
         except Exception as error:  # noqa: BLE001 - whatever a function of the flow raises
             text = f"{type(error).__name__}: {error}"
-        self._answers[output, row] = replace(self._answers[output, row], text=text)
+        self._answers[output, row] = replace(self._answers[output, row], text=text, failed=failed)
 
     def _row(self, output: str, text: str) -> Any:
         """The row that an address names."""

@@ -22,8 +22,12 @@ _IN_CSV = re.compile(
 )
 _IN_BLOCK = re.compile(r" (?:in row|at string index) \d+")
 
-#: The names of formats, as files' names end in them.
-_NAMED = re.compile(r"\.(csv|json|parquet|arrow)(?:\.\w+)?$")
+#: The ends of files' names by format, and that of a compressed file behind it.
+_NAMED = re.compile(
+    r"\.(?:(?P<csv>csv)|(?P<json>json|jsonl|ndjson)|(?P<parquet>parquet)|(?P<arrow>arrow|feather))"
+    r"(?:\.(?:bz2|gz|gzip|lz4|snappy|zst|zstd))?$",
+    re.IGNORECASE,
+)
 #: What no types mend.
 _NO_TYPES = re.compile("is not closed|does not end|inside of each other")
 
@@ -88,8 +92,8 @@ def what_to_do(error: BaseException, reason: str, path: str, kind: str, *, menda
     if not mendable:
         return "restore it from a backup, and start again"
     named = _NAMED.search(path)
-    if named is not None and named[1] != kind:
-        return f"if it is {named[1]}, give format={named[1]!r} (of a job: --format {named[1]}); else mend it"
+    if named is not None and (form := named.lastgroup) != kind:
+        return f"if it is {form}, give format={form!r} (of a job: --format {form}); else mend it"
     types = "" if _NO_TYPES.search(reason) else " or declare types that fit all files (schema=),"
     return f"mend it,{types} and start again"
 
