@@ -75,6 +75,49 @@ def test_raw_files_are_not_for_rocksdb() -> None:
     assert "spark.hadoop.fs.file.impl" not in configure(builder)._options
 
 
+#: what a session may have for its other queries, and a flow's query fails with
+OTHERS = {
+    "streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "streaming.stateStore.checkpointFormatVersion": "2",
+    "streaming.stateStore.encodingFormat": "avro",
+    "streaming.offsetLog.formatVersion": "2",
+    "streaming.queryEvolution.enableSourceEvolution": "true",
+    "execution.arrow.maxRecordsPerBatch": "0",
+}
+
+
+@pytest.mark.parametrize(
+    "keys", [[*OTHERS], *(pytest.param([key], marks=pytest.mark.campaign) for key in OTHERS)], ids=len
+)
+def test_settings_for_other_queries_are_not_the_flow_s(
+    spark: SparkSession, checkpoint: str, tmp_path: Path, keys: list[str]
+) -> None:
+    session, folder = spark.newSession(), str(tmp_path / "in")
+    settings = {f"spark.sql.{key}": OTHERS[key] for key in keys}
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    for n in range(3):
+        spark.range(n, n + 1).write.mode("append").parquet(folder)
+        reader = session.readStream.schema("id long")
+        if "streaming.queryEvolution.enableSourceEvolution" in keys:
+            reader = reader.name("ids")
+        flow = ts.Dataflow("other_settings")
+        x = flow.input("x", "id long")
+        x.exchange("id").concat(flow.source("files", reader.parquet(folder))).capture("out")
+        with flow.start(
+            session, checkpoint=checkpoint, workers=2, resident=None if n % 2 else False
+        ) as query:
+            x.send([10 + n])
+            assert query.wait_for(timeout=60)
+            epochs = query.captured("out").rows().values()
+            assert sorted(row for epoch in epochs for row in epoch) == [
+                (i + k,) for i in (0, 10) for k in range(n + 1)
+            ]
+    assert {key: session.conf.get(key) for key in settings} == settings
+
+
 @pytest.mark.parametrize("package", ["delta", "kafka"])
 def test_executors_are_not_sent_what_spark_has(package: str) -> None:
     if package == "delta":

@@ -61,6 +61,17 @@ _ENCRYPTED = (
 )
 _HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _STORE = "spark.sql.streaming.stateStore.providerClass"
+#: What a flow's query needs, whatever the session has for its other queries: a state store for the few bytes
+#: of each worker (RocksDB fails with `_RAW_FILES`, and the operator has no other formats), a log that lists
+#: the offsets of sources by position, which `SparkLog` reads.
+_OF_A_FLOW = {
+    _STORE: _HDFS_STORE,
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+}
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 #: Settings that take effect only before the JVM starts.
 _AT_START = {
     "spark.python.unix.domain.socket.enabled": "true",  # Python's data path, without TCP
@@ -295,6 +306,20 @@ def tune(session: SparkSession) -> list[str]:
         if session.conf.get(key, None) != value:
             missed.append(f"{key}: must be set before the session starts; use timely_spark.configure")
     return missed
+
+
+def own_settings(session: SparkSession, *, local: bool) -> dict[str, str]:
+    """The settings that a flow's query needs, and the session has otherwise.
+
+    Args:
+        local: whether the checkpoint is on this machine's file system.
+    """
+    settings = (FILE_MANAGER if local else {}) | {
+        key: value for key, value in _OF_A_FLOW.items() if session.conf.get(key, value) != value
+    }
+    if int(session.conf.get(_ROWS, None) or 1) <= 0:  # no limit, which Spark's sources in Python refuse
+        settings[_ROWS] = "10000"
+    return settings
 
 
 @contextmanager

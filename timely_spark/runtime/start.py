@@ -53,13 +53,13 @@ from timely_spark.runtime.restore import (
 )
 from timely_spark.runtime.run_context import RunContext, labels, packed
 from timely_spark.runtime.session import (
-    FILE_MANAGER,
     PARTITIONS,
     active_session,
     applied,
     is_local_server,
     no_parallel_rounds,
     on_one_machine,
+    own_settings,
     page_of,
     partitions_for,
     refuse_wheel,
@@ -200,7 +200,7 @@ def start(
         for _, journal in pairs:  # before Spark starts: an availableNow query may stop at once
             undo.callback(journal.undo)
             journal.write()
-        confs = {PARTITIONS: str(flow["partitions"])} | (FILE_MANAGER if log.files.local else {})
+        confs = {PARTITIONS: str(flow["partitions"])} | own_settings(session, local=log.files.local)
         for output in outputs:
             confs |= output.sink.confs
         undo.callback(_stop_named, session, name)

@@ -120,7 +120,9 @@ class SparkLog:
         match = _LISTED.fullmatch(end)
         if match is None or (last := int(match[1])) < 0:
             return
-        folder = f"sources/{source}"
+        folder, folders = f"sources/{source}", self.files.names("sources")
+        if folder not in folders and any(not name[8:].isdecimal() for name in folders):
+            return  # a source with a name of its own, `readStream.name`, has a folder of that name
         names = {name.rpartition("/")[2] for name in self.files.names(folder)}
         merged = [batch for batch in range(last + 1) if f"{batch}.compact" in names]
         for batch in range(max(merged, default=0), last + 1):
