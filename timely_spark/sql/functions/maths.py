@@ -42,19 +42,25 @@ def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any],
 for _names, _of in (
     ("sin", np.sin), ("cos", np.cos), ("tan", np.tan), ("asin", np.arcsin), ("acos", np.arccos),
     ("atan", np.arctan), ("sinh", np.sinh), ("cosh", np.cosh), ("tanh", np.tanh), ("asinh", np.arcsinh),
-    ("acosh", np.arccosh), ("atanh", np.arctanh), ("exp", np.exp), ("expm1", np.expm1), ("cbrt", np.cbrt),
-    ("cot", lambda x: 1 / np.tan(x)), ("sec", lambda x: 1 / np.cos(x)), ("csc", lambda x: 1 / np.sin(x)),
+    ("acosh", np.arccosh), ("exp", np.exp), ("expm1", np.expm1), ("cbrt", np.cbrt),
 ):  # fmt: skip
     _of_doubles(_names, _exactly(_of))
+_sin, _cos, _tan, _log1p = map(_exactly, (np.sin, np.cos, np.tan, np.log1p))
+_log_of, _power_of = _exactly(np.log), _exactly(np.power)
 for _names, _of in (
     ("sqrt", np.sqrt), ("rint", np.rint), ("degrees", np.degrees), ("radians", np.radians),
     ("sign signum", np.sign),
+    # by Spark's formulas, whose parts are rounded, too
+    ("cot", lambda x: 1 / _tan(x)), ("sec", lambda x: 1 / _cos(x)), ("csc", lambda x: 1 / _sin(x)),
+    ("atanh", lambda x: 0.5 * (_log1p(x) - _log1p(-x))),
 ):  # fmt: skip
     _of_doubles(_names, _of)
-_log_of, _power_of = _exactly(np.log), _exactly(np.power)
-for _names, _of in (("ln", np.log), ("log2", np.log2), ("log10", np.log10)):
-    _of_doubles(_names, _exactly(_of), lambda x: x <= 0)
-_of_doubles("log1p", _exactly(np.log1p), lambda x: x <= -1)
+for _names, _of in (
+    ("ln", _log_of), ("log10", _exactly(np.log10)),
+    ("log2", lambda x: _log_of(x) / math.log(2)),  # in Spark, too, that of 2 ** 29 is more than 29
+):  # fmt: skip
+    _of_doubles(_names, _of, lambda x: x <= 0)
+_of_doubles("log1p", _log1p, lambda x: x <= -1)
 
 
 @spark_function("log", "double, double? -> double")
