@@ -155,7 +155,7 @@ GROUPS = [
     "SELECT t.a, count(u.a) FROM t LEFT JOIN u ON t.a = u.a GROUP BY t.a",
     "SELECT DISTINCT count(*) AS n FROM t GROUP BY a",
     "SELECT c FROM t GROUP BY c",
-    "SELECT count(*), max(a) FROM t WHERE a > 100 GROUP BY ()",
+    "SELECT count(*), max(a) FROM t WHERE a > 100 GROUP BY GROUPING SETS (())",
     "SELECT a, b, count(*) FROM t GROUP BY GROUPING SETS ((a), (a, b))",
     "SELECT a, c, count(*), sum(b) FROM t GROUP BY ROLLUP (a, c) HAVING count(*) > 0",
     "SELECT a, c, max(b) FROM t GROUP BY CUBE (a, c) HAVING count(*) > 0",
@@ -235,7 +235,7 @@ SUBQUERIES = [
     "SELECT a FROM t WHERE EXISTS ((SELECT b FROM u WHERE u.a = t.a) EXCEPT (SELECT w FROM edges))",
 ]
 WINDOWS = [
-    "SELECT sum(b) OVER (w ORDER BY b), sum(b) OVER v FROM t WINDOW w AS (PARTITION BY a), v AS (w)",
+    "SELECT sum(b) OVER w, sum(b) OVER v FROM t WINDOW w AS (PARTITION BY a), v AS (w)",
     "SELECT a, b, row_number() OVER (PARTITION BY a ORDER BY b, c, d) AS n FROM t",
     "SELECT a, b, rank() OVER (ORDER BY b) AS r, dense_rank() OVER (ORDER BY b) AS d FROM t",
     "SELECT a, sum(b) OVER (PARTITION BY a) AS s, count(*) OVER () AS n FROM t",

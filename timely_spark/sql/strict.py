@@ -20,7 +20,14 @@ def _is_bound(before: str, words: Sequence[str], after: str) -> bool:
     return words[-3:-1] != _ROW if sided else words[-2:] == _ROW
 
 
+def _has_two_orders(words: Sequence[str]) -> bool:
+    """Whether `a ASC DESC`, or `a NULLS FIRST NULLS LAST`; a column may have one of these names."""
+    directions = len(words) > 2 and {*words[-2:]} <= {"ASC", "DESC"}
+    return directions or (len(words) > 4 and words[-4] == words[-2] == "NULLS")
+
+
 _ROW = ["CURRENT", "ROW"]
+_TRIMMED = {"BOTH", "LEADING", "TRAILING"}
 #: by the parser's method what is fine, and else what is wrong
 _WRITTEN: dict[str, tuple[Fine, str]] = {
     "_parse_case": (lambda _, words, __: words.count("WHEN") == words.count("THEN"), "WHEN without THEN"),
@@ -28,7 +35,7 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
     "_parse_where": (lambda before, words, _: "WHERE" in {before, words[0]}, "a condition without WHERE"),
     "_parse_using_identifiers": (lambda _, words, __: words[0] == "(", "USING without parentheses"),
     "_parse_star_op": (
-        lambda _, words, __: words[0] != "EXCLUDE" and words[1] == "(" and len(words) > 3,
+        lambda _, words, __: len(words) > 3 and words[0] != "EXCLUDE" and words[1] == "(",
         "write * EXCEPT (a, b)",
     ),
     "_parse_types": (
@@ -42,6 +49,13 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
     "_parse_table_alias": (
         lambda before, words, _: words[-1] != "AS" and (before, words[0]) != (")", "("),
         "AS, or names of columns, without the name of a table",
+    ),
+    "_parse_ordered": (lambda _, words, __: not _has_two_orders(words), "two orders of one value"),
+    "_parse_window": (lambda _, words, __: words[-1] != "OVER", "OVER without a window"),
+    "_parse_substring": (lambda _, words, __: words[-1] != "FOR" or "," in words, "FOR without a length"),
+    "_parse_trim": (
+        lambda _, words, __: words[0] not in _TRIMMED or len(words) == 1 or {",", "FROM"} & {*words},
+        "write trim(BOTH FROM text)",
     ),
     "_parse_window_spec": (_is_bound, "write a frame as ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"),
 }
@@ -76,6 +90,8 @@ def _joins(parse: Any) -> Any:
         comma = parser._match(TokenType.COMMA, advance=False)
         if (joined := parse(parser, *arguments, **options)) is None and comma:
             parser.raise_error("nothing is behind a comma")
+        if joined is None and parser._match(TokenType.NATURAL, advance=False):
+            parser.raise_error("NATURAL without JOIN")
         return joined
 
     return join
@@ -89,7 +105,7 @@ def _written(parse: Any, fine: Fine, problem: str) -> Any:
         parsed = parse(parser, *arguments, **options)
         words = _words(parser._tokens[first : parser._index]) or [""]
         before, after = _word(parser._tokens[first - 1]), _word(parser._curr)
-        if (parsed is not None or words[-1] == "AS") and not fine(before, words, after):
+        if (parsed is not None or words[-1] in {"AS", "EXCEPT"}) and not fine(before, words, after):
             parser.raise_error(problem)
         return parsed
 
@@ -129,6 +145,8 @@ def _clause(parse: Any) -> Any:
             if before > place >= 0:
                 parser.raise_error(f"{word} behind {other}")
         parser.clauses.append((place, word))
+        if key == "offset" and parser._prev.text.upper() in {"ROW", "ROWS"}:
+            parser.raise_error("ROWS behind OFFSET: leave it out", parser._prev)
         if key == "limit" and tree is not None and tree.args.get("offset"):
             parser.raise_error("LIMIT of two numbers: write LIMIT n OFFSET m")
         return key, tree
@@ -180,6 +198,7 @@ _EXPECTING = {"WHERE", "ON", "GROUP BY", "HAVING", "QUALIFY", "PARTITION BY", "O
 _ENDING = {")", ",", ";", "AS", "AND", "OR", "FROM", "UNION", "EXCEPT", "INTERSECT", "END OF TEXT"}
 _ENDING |= _EXPECTING
 _NEVER = {("SELECT", "AS"), ("WITH", "AS"), ("INTERVAL", "INTERVAL"), ("BETWEEN", "BETWEEN")}
+_NEVER |= {("FROM", "."), ("JOIN", ".")}
 _PAIRS = {"(": ")", "[": "]"}
 
 
@@ -285,6 +304,11 @@ def _of_select(node: Any) -> Problems:
         yield node, "SELECT of no columns", f"list columns, or write *. {_QUOTED}"
 
 
+def _of_join(node: Any) -> Problems:
+    if node.method == "NATURAL" and node.kind == "CROSS":
+        yield node, "NATURAL CROSS JOIN", "leave NATURAL out, or CROSS."
+
+
 def _of_sides(node: Any) -> Problems:
     # sqlglot moves the clauses behind the last side to the whole
     for side in (node.this, node.expression):
@@ -298,6 +322,7 @@ _NAMING = {"NoneType", "Pivot", "Select", "Tuple", "Values"}
 _CHECKS: dict[str, Callable[[Any], Problems]] = {
     "Alias": _of_alias,
     "Group": _of_group,
+    "Join": _of_join,
     "Select": _of_select,
     "Values": _of_values,
     "Tuple": _of_values,
