@@ -54,7 +54,7 @@ _WRITTEN: dict[str, tuple[Fine, str]] = {
     "_parse_window": (lambda _, words, __: words[-1] != "OVER", "OVER without a window"),
     "_parse_substring": (lambda _, words, __: words[-1] != "FOR" or "," in words, "FOR without a length"),
     "_parse_trim": (
-        lambda _, words, __: words[0] not in _TRIMMED or len(words) == 1 or {",", "FROM"} & {*words},
+        lambda _, words, __: words[0] not in _TRIMMED or len(words) == 1 or "," in words or "FROM" in words,
         "write trim(BOTH FROM text)",
     ),
     "_parse_window_spec": (_is_bound, "write a frame as ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"),

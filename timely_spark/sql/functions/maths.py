@@ -39,6 +39,8 @@ def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any],
             return y if null is None else pa.array(y, mask=null(x))
 
 
+_names: str
+_of: Callable[[Any], Any]
 for _names, _of in (
     ("sin", np.sin), ("cos", np.cos), ("tan", np.tan), ("asin", np.arcsin), ("acos", np.arccos),
     ("atan", np.arctan), ("sinh", np.sinh), ("cosh", np.cosh), ("tanh", np.tanh), ("asinh", np.arcsinh),
