@@ -1047,6 +1047,17 @@ SELECT (SELECT max(e) FROM u WHERE u.a = x.a) AS m, count(*) FROM t AS x GROUP B
 7 1
 NULL 1
 
+-- HAVING of a result that has the name, and not the type, of a column
+
+SELECT c, avg(a) AS a, sum(p) AS p FROM t GROUP BY c HAVING a > 0 AND p > 1.1 AND a IS NOT NULL
+----
+x 1.5 1.50
+y 1.0 2.25
+
+SELECT c, sum(a) AS a FROM t GROUP BY c HAVING a > 1.5
+----
+x 3
+
 -- Spark refuses these, or has another answer: docs/sql.md
 
 SELECT a, b, count(*), grouping(a), grouping_id(a, b), grouping_id(b), grouping_id() FROM t GROUP BY CUBE(a, b) HAVING grouping(b) = 1

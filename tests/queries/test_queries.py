@@ -303,8 +303,8 @@ def test_a_column_that_is_cast_keeps_its_name_as_in_spark(cast):
     # of the texts the least is '-1'
     ours = f"SELECT e FROM (SELECT {cast} FROM u WHERE e IS NOT NULL ORDER BY e LIMIT 2)"
     duck = "SELECT CAST(e AS string) AS x FROM u WHERE e IS NOT NULL ORDER BY x LIMIT 2"
-    groups = f"SELECT {cast}, count(*) FROM u GROUP BY {cast} HAVING e > '-2'"
-    same = "SELECT CAST(e AS string) AS x, count(*) FROM u GROUP BY x HAVING x > '-2'"
+    groups = f"SELECT {cast}, count(*) FROM u GROUP BY {cast} HAVING e IS NOT NULL"
+    same = "SELECT CAST(e AS string) AS x, count(*) FROM u GROUP BY x HAVING x IS NOT NULL"
     compare([ours, groups], history(3), oracle=[duck, same])
 
 

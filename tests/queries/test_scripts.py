@@ -454,6 +454,16 @@ REFUSED = [
         "RANK() OVER (ORDER BY w) where no window function may be",
         "QUALIFY",
     ),
+    (
+        "SELECT CAST(w AS string), count(*) FROM edges GROUP BY 1 HAVING w > '5'",
+        "w is string in the result and bigint in the input",
+        "as Spark compares it as bigint",
+    ),
+    (
+        "SELECT src, avg(w) AS w FROM edges GROUP BY src HAVING w + 1 > 4.33",
+        "w is double in the result and bigint in the input",
+        "another alias",
+    ),
     ("FROM edges |> AGGREGATE sum(w) AS w GROUP BY 1", "pipes (|>) are not supported", "Spark's SQL"),
 ]
 

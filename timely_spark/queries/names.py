@@ -107,6 +107,8 @@ class BlockNames(ABC):
             if alias is not None:
                 self._refuse_repeated(node, parts[0])
                 aliased: exp.Expression = self._of_alias(node, alias, names)
+                if lost:
+                    self._refuse_other_type(node, aliased)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))
                 return aliased
@@ -156,6 +158,27 @@ class BlockNames(ABC):
         if sum((alias or "").lower() == name.lower() for alias, _ in self.items) > 1:
             hint = "give each selected expression an alias of its own."
             raise self.binder.refuse(node, f"{name} is ambiguous: several expressions have this alias", hint)
+
+    def _refuse_other_type(self, node: Any, aliased: Any) -> None:
+        """Refuse in HAVING a result of another type than a column of its name, as which Spark compares it."""
+        assert self._before is not None
+        parts = [one.name for one in node.parts]
+        try:
+            entry, used = self._before.find(parts) or (None, 0)
+        except Ambiguous:
+            return
+        schema = self.relation.schema
+        result = self.binder.bound(self.final(aliased), schema).type
+        if entry is None or isinstance(node.parent, exp.Is) or _compared_alike(entry.type, result):
+            return
+        if isinstance(node.parent, exp.Predicate) and node.parent.find(exp.Query) is None:
+            others = [self.rewritten(one) for one in node.parent.iter_expressions() if one is not node]
+            if {self.binder.bound(self.final(one), schema).type for one in others} == {entry.type}:
+                return
+        column, kind = ".".join(parts[:used]), name_of(entry.type)
+        problem = f"{column} is {name_of(result)} in the result and {kind} in the input"
+        hint = f"give the expression another alias, as Spark compares it as {kind}."
+        raise self.binder.refuse(node, problem, hint)
 
     def _of_alias(self, node: Any, alias: Any, names: VisibleColumns) -> Any:
         """The expression of another column of the result, as Spark lets names of its aliases be used."""
@@ -226,6 +249,15 @@ class BlockNames(ABC):
         name = self.fresh.name(wanted)
         self.relation = with_columns(self.relation, (name, column))
         return name
+
+
+def _compared_alike(column: pa.DataType, result: pa.DataType) -> bool:
+    """Whether the casts for comparisons of a column leave a result as it is."""
+    if pa.types.is_integer(result):
+        return pa.types.is_integer(column) or pa.types.is_string(column)
+    if pa.types.is_decimal(result):
+        return pa.types.is_decimal(column) and result.scale <= column.scale
+    return bool(column == result)
 
 
 def renamed(node: Any, name: Callable[[str], str]) -> Any:
