@@ -22,11 +22,13 @@ def main() -> None:
     args = parser.parse_args()
     table = cli.session("look", verbose=args.verbose).read.format("delta").load(args.table)
     table.printSchema()
+    # Spark orders by no map
+    orders = [one.name for one in table.schema if "map<" not in one.dataType.simpleString()]
     if "epoch" not in table.columns:
-        table.orderBy(*map(identifier, table.columns)).show(args.rows, truncate=60)  # what --current keeps
+        table.orderBy(*map(identifier, orders)).show(args.rows, truncate=60)  # what --current keeps
         return
     table.groupBy("epoch").agg(f.count("*").alias("records")).orderBy("epoch").show(args.rows)
-    rest = [identifier(name) for name in table.columns if name != "epoch"]
+    rest = [identifier(name) for name in orders if name != "epoch"]
     table.orderBy(f.desc("epoch"), *rest).show(args.rows, truncate=60)
 
 

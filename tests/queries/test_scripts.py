@@ -324,7 +324,7 @@ REFUSED = [
     ("SELECT max(sum(w)) FROM edges GROUP BY src", "SUM(w) in another aggregate", "subquery of FROM"),
     ("SELECT FROM edges", "SELECT of no columns", "write *"),
     ("SELECT union FROM edges", "SELECT of no columns", "in backticks"),
-    ("SELECT src, join FROM edges", "JOIN without FROM", "in backticks"),
+    ("SELECT src, join FROM edges", "JOIN without FROM, in line 1, column 23", "in backticks"),
     ("SELECT sum(distinct) FROM edges", "DISTINCT of no value", "in backticks"),
     ("SELECT 1 FROM edges OUTER JOIN edges b ON edges.src = b.dst", "OUTER JOIN", "LEFT, RIGHT, FULL"),
     ("SELECT src FROM edges JOIN edges ON true", "src is ambiguous", "name of its own by AS"),
@@ -464,6 +464,10 @@ REFUSED = [
         "w is double in the result and bigint in the input",
         "another alias",
     ),
+    ("SELECT dst, every(src > 1) OVER () FROM edges GROUP BY dst", "src is neither in GROUP BY", "any_value"),
+    ("SELECT dst, every(src > 1, dst) FROM edges GROUP BY dst", "every of 2 arguments", "give 1"),
+    ("SELECT var_samp(true) FROM edges", "var_samp of boolean", "numbers"),
+    ("SELECT src FROM edges JOIN", "a name is missing here", "Spark's SQL"),
     ("FROM edges |> AGGREGATE sum(w) AS w GROUP BY 1", "pipes (|>) are not supported", "Spark's SQL"),
 ]
 

@@ -325,7 +325,7 @@ class Aggregating(Joins):
             raise binder.refuse(node, f"{shown} of distinct rows in this clause", "list the columns.")
         if one.unread:
             text = one.unread[0].sql(dialect=parse.dialect())
-            raise binder.refuse(one.unread[0], f"{one.function} with the argument {text}", "leave it out.")
+            raise binder.refuse(one.unread[0], f"{shown} with the argument {text}", "leave it out.")
         if one.ignores and one.function not in _NULLS_COUNT:
             raise binder.refuse(node, f"{shown} IGNORE NULLS", "leave IGNORE NULLS out: it counts no null.")
         condition = None if one.filter is None else read(one.filter)
@@ -394,7 +394,7 @@ class Aggregating(Joins):
         many, typed = TYPES[one.function]
         shown = calls.function_name(one.node)
         if len(arguments) != many if one.function != "count" else not any(one.node.iter_expressions()):
-            raise self.binder.refuse(node, f"{one.function} of {len(arguments)} arguments", f"give {many}.")
+            raise self.binder.refuse(node, f"{shown} of {len(arguments)} arguments", f"give {many}.")
         if not arguments:
             return arguments, pa.int64()
         if one.function in {*PAIRS, *VARIANCES, *SHAPES}:

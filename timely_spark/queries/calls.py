@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timely_spark.queries.binder import tree_of
-from timely_spark.sql import parse
+from timely_spark.sql import parse, strict
 from timely_spark.sql.binder import OF_SEVERAL_ROWS
 from timely_spark.sql.parse import exp
 
@@ -50,7 +50,9 @@ OF_SEVERAL_ROWS.update((*AGGREGATES.values(), *NAMED, *RANKING_NAMES))
 
 
 def function_name(node: Any) -> str:
-    """The name of a call in small letters, as Spark has it."""
+    """The name of a call in small letters: the written one, or Spark's."""
+    if (name := node.meta.get(strict.CALLED)) is not None:
+        return str(name)
     ignore = parse.needs_sqlglot().ErrorLevel.IGNORE
     return str(node.sql(parse.dialect(), unsupported_level=ignore)).partition("(")[0].split()[0].lower()
 

@@ -14,7 +14,7 @@ from timely_spark.queries.relations import Relation, with_columns
 from timely_spark.queries.scopes import Ambiguous, Fresh, NamedColumn, VisibleColumns
 from timely_spark.queries.time_windows import with_time_windows
 from timely_spark.sql import parse
-from timely_spark.sql.binder import SPECIAL, near, no_function
+from timely_spark.sql.binder import OF_SEVERAL_ROWS, SPECIAL, near, no_function
 from timely_spark.sql.parse import exp
 from timely_spark.sql.registry import FUNCTIONS
 from timely_spark.sql.types import name_of
@@ -195,7 +195,8 @@ class BlockNames(ABC):
         if self._before is not None and names is self.names and self._found(node, parts, self._before):
             call = node
             while (call := call.find_ancestor(exp.Anonymous)) is not None:
-                if call.name.lower() not in {*FUNCTIONS, *SPECIAL, *self.binder.functions}:
+                over = OF_SEVERAL_ROWS if isinstance(call.parent, exp.Window | exp.Filter) else ()
+                if call.name.lower() not in {*FUNCTIONS, *SPECIAL, *over, *self.binder.functions}:
                     return self.binder.refuse(call, *no_function(call.name.lower(), self.binder.functions))
             hint = f"add it to GROUP BY, or write an aggregate, such as any_value({text})."
             return self.binder.refuse(node, f"{text} is neither in GROUP BY nor in an aggregate", hint)
@@ -254,9 +255,9 @@ class BlockNames(ABC):
 def _compared_alike(column: pa.DataType, result: pa.DataType) -> bool:
     """Whether the casts for comparisons of a column leave a result as it is."""
     if pa.types.is_integer(result):
-        return pa.types.is_integer(column) or pa.types.is_string(column)
+        return bool(pa.types.is_integer(column) or pa.types.is_string(column))
     if pa.types.is_decimal(result):
-        return pa.types.is_decimal(column) and result.scale <= column.scale
+        return bool(pa.types.is_decimal(column) and result.scale <= column.scale)
     return bool(column == result)
 
 

@@ -360,6 +360,8 @@ def _readable(description: str, token: str) -> str:
         return f"{token!r} is not expected here"
     if description.lower().startswith("expected type"):
         return f"{token!r} is not a type that columns have"
+    if "Token token_type" in description:
+        return "a name is missing here"
     missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", description)
     return f"{missing[1]} lacks an operand" if missing else description.partition(". Line ")[0]
 

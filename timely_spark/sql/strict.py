@@ -11,6 +11,9 @@ from typing import Any, TypeAlias
 #: Whether a method read its words as Spark has them: with the word before them, and the one behind.
 Fine: TypeAlias = Callable[[str, list[str], str], bool]
 
+#: in a call's meta: the written name of its function, as sqlglot has one class for several
+CALLED = "called"
+
 
 def _is_bound(before: str, words: Sequence[str], after: str) -> bool:
     """Whether words are the first, or the last, bound of a frame."""
@@ -97,6 +100,22 @@ def _joins(parse: Any) -> Any:
     return join
 
 
+def _call(parse: Any) -> Any:
+    """Read a call, and keep the written name of its function."""
+
+    def call(parser: Any, *arguments: Any, **options: Any) -> Any:
+        first = parser._curr
+        parsed = parse(parser, *arguments, **options)
+        inner = parsed
+        while type(inner).__name__ in {"Window", "Filter", "WithinGroup", "IgnoreNulls", "RespectNulls"}:
+            inner = inner.this
+        if inner is not None:
+            inner.meta.setdefault(CALLED, first.text.lower())
+        return parsed
+
+    return call
+
+
 def _written(parse: Any, fine: Fine, problem: str) -> Any:
     """A method that reads a part, and minds what was written."""
 
@@ -164,6 +183,7 @@ def methods(parser: Any) -> dict[str, Any]:
     minding: dict[str, Callable[[Any], Any]] = {
         **{name: partial(_written, fine=fine, problem=text) for name, (fine, text) in _WRITTEN.items()},
         "_parse_join": _joins,
+        "_parse_function_call": _call,
         "_parse_query_modifiers": _in_order,
         "_parse": _balanced,
     }
@@ -299,7 +319,9 @@ def _of_values(node: Any) -> Problems:
 def _of_select(node: Any) -> Problems:
     # sqlglot reads JOIN without FROM, and so `SELECT a, join FROM t`, which Spark takes for two columns
     if node.args.get("joins") and not node.args.get("from_"):
-        yield node.args["joins"][0], "JOIN without FROM", f"write FROM and a table before it. {_QUOTED}"
+        joined = node.args["joins"][0]
+        table = (one for one in joined.walk() if type(one).__name__ == "Table")  # the star has no place
+        yield next(table, joined), "JOIN without FROM", f"write FROM and a table before it. {_QUOTED}"
     if not node.expressions:
         yield node, "SELECT of no columns", f"list columns, or write *. {_QUOTED}"
 
