@@ -342,6 +342,25 @@ def test_times_in_every_unit_are_spark_microseconds(unit):
     }
 
 
+def test_a_table_of_other_types_is_joined_to_results_by_a_query_of_it():
+    kinds = {
+        "s": pa.large_string(),
+        "b": pa.large_binary(),
+        "n": pa.uint8(),
+        "l": pa.large_list(pa.large_string()),
+    }
+    flow = ts.Dataflow("large")
+    t = flow.input("t", pa.schema([*kinds.items()])).collection()
+    result, same = ts.sql("SELECT s, b, n, l FROM t WHERE s > 'a'", t=t), ts.sql("SELECT * FROM t", t=t)
+    with pytest.raises(ts.TimelyError, match=r"n uint8.*\nHint: .*the same types"):
+        result.concat(t)
+    result.concat(same).changes().capture("both")
+    result.join(same, on=["s", "b"], how="semi").changes().capture("semi")
+    outputs = ts.testing.run(flow, {"t": [[("a", b"x", 1, ["y"]), ("b", b"x", 2, None)]]})
+    assert outputs["both"].rows() == {0: [("a", b"x", 1, ["y"], 1), ("b", b"x", 2, None, 2)]}
+    assert outputs["semi"].rows() == {0: [("b", b"x", 2, None, 1)]}
+
+
 def test_subqueries_without_aliases_are_joined_by_using():
     natural = "SELECT * FROM (SELECT a, b FROM t) NATURAL FULL JOIN (SELECT a, e FROM u)"
     _check([natural, "SELECT a, b, e FROM (SELECT a, b FROM t) JOIN (SELECT a, e FROM u) USING (a)"], 0)

@@ -94,7 +94,7 @@ def concat(stream: Stream, *others: Stream, name: str | None = None) -> Stream:
                 f"concat: {stream.stage.name!r} has ({describe(stream.schema)}), {other.stage.name!r} has "
                 f"({describe(other.schema)})"
             )
-            hint = "select the same columns, in the same order, on both sides."
+            hint = "select the same columns, in the same order and of the same types, on both sides."
             raise SchemaError(msg, where=caller(), hint=hint)
     return stream.then("concat", [stream.schema], kind=Kind.CONCAT, others=others, name=name)[0]
 
