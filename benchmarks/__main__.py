@@ -25,7 +25,7 @@ LIMITS = {
 }  # fmt: skip
 
 #: What shows nothing within seconds, and is left out of a quick run unless it is named.
-STEADY = ("durable", "endurance", "latency", "system_log")
+STEADY = ("durable", "endurance", "latency", "system_log", "waits")
 
 
 def names() -> list[str]:
