@@ -403,6 +403,20 @@ def test_views_whose_names_differ_in_case_only_are_refused(tmp_path: Path) -> No
         prepare_outputs(session, outputs, plan, str(tmp_path), "one")
 
 
+@pytest.mark.parametrize("part", ["view", "path", "table", "column"])
+def test_names_for_which_spark_puts_settings_are_refused(part: str, tmp_path: Path) -> None:
+    flow, session, odd = ts.Dataflow("odd"), cast("SparkSession", None), "a${env:HOME}"
+    stream = flow.input("x", pa.schema({odd if part == "column" else "n": pa.int64()}))
+    if part == "view":
+        stream.to_memory(odd)
+    else:
+        stream.to_delta({"path": str(tmp_path / odd), "table": f"`{odd}`"}.get(part, str(tmp_path / "table")))
+    plan = flow.compile()
+    outputs = outputs_of(plan, flow.outputs)
+    with pytest.raises(OutputMismatch, match=r"(?s)a\$\{env:HOME\}.*puts a setting.*Hint: name"):
+        prepare_outputs(session, outputs, plan, str(tmp_path), "one")
+
+
 def test_an_error_of_the_systems_log_is_not_a_step_of_its_name(tmp_path: Path) -> None:
     flow, session = ts.Dataflow("logged"), cast("SparkSession", None)
     flow.input("x", "n long").capture("log")

@@ -28,6 +28,7 @@ from timely_spark.runtime.sinks.sink import (
     Output,
     Parts,
     Sink,
+    check_names_of_spark,
     real_place,
     with_epoch,
     with_epoch_column,
@@ -123,6 +124,7 @@ class DeltaSink(Sink):
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check the table, if there is one."""
+        check_names_of_spark(output, [self.target, *every_name(output.schema)])
         self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}
         self._by_epoch = output.release == "epoch"
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()

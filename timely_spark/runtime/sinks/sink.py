@@ -7,7 +7,7 @@ called again with the same version; sinks that detect this (Delta, folders, capt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -206,6 +206,7 @@ class MemorySink(CaptureSink):
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Do as `CaptureSink`, and check that the view can have a column of epochs."""
         super().prepare(session, output, checkpoint, identity)
+        check_names_of_spark(output, [self.view])
         with_epoch(f"view {self.view!r}", output.schema)
         self._checkpoint = checkpoint
 
@@ -227,6 +228,16 @@ class MemorySink(CaptureSink):
         options = {"checkpoint": self._checkpoint, "output": output.name}
         view = session.read.format(MemorySource.name()).schema(schema).options(**options).load()
         view.createOrReplaceTempView(self.view)
+
+
+def check_names_of_spark(output: Output, names: Iterable[str]) -> None:
+    """Refuse names for which Spark would take others: nothing quotes ``${...}`` in names of a statement."""
+    for name in names:
+        if "${" in name:
+            what = "for which Spark puts a setting or a variable of the environment"
+            msg = f"Output {output.name!r}: {name!r} has ${{...}}, {what}."
+            hint = "name it without ${: in Python, os.environ and spark.conf.get have these values."
+            raise OutputMismatch(msg, hint=hint)
 
 
 def real_place(place: str) -> str:
