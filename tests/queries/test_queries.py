@@ -308,6 +308,13 @@ def test_a_column_that_is_cast_keeps_its_name_as_in_spark(cast):
     compare([ours, groups], history(3), oracle=[duck, same])
 
 
+def test_a_query_with_qualify_may_be_a_value_without_a_name():
+    query = "SELECT DISTINCT CAST(TIMESTAMP '2024-03-02 23:59:59' AS string) FROM u"
+    value = f"({query} QUALIFY row_number() OVER (ORDER BY a) = 1)"
+    name = ts.sql(f"SELECT a, {value} FROM t", **flow_of()[1]).schema.names[1]
+    assert name.endswith("qualify row_number() over (order by a) = 1)")
+
+
 def test_a_field_that_is_cast_has_no_name_as_in_spark():
     with pytest.raises(SqlError, match="no column a"):
         ts.sql(

@@ -291,9 +291,11 @@ def dialect() -> Any:
         "KEYWORDS": {word: of for word, of in words if of not in SparkParser.TYPE_TOKENS or word in types},
     }
     tokenizer = type("Tokenizer", (Spark.Tokenizer,), own)
-    return type(
-        "Dialect", (Spark,), {"Parser": type("Parser", (SparkParser,), names), "Tokenizer": tokenizer}
-    )
+    # sqlglot writes QUALIFY as a query around, which it fails to name: Spark has the clause
+    written = {one: form for one, form in Spark.Generator.TRANSFORMS.items() if one is not exp.Select}
+    generator = type("Generator", (Spark.Generator,), {"TRANSFORMS": written})
+    parser = type("Parser", (SparkParser,), names)
+    return type("Dialect", (Spark,), {"Parser": parser, "Tokenizer": tokenizer, "Generator": generator})
 
 
 #: Spark's names of types, and what else sqlglot takes for one
