@@ -170,6 +170,7 @@ def session(name: str, *, delta: bool = True, verbose: bool = False) -> SparkSes
     with nullcontext() if verbose else quietly():
         # in a thread: a JVM whose start is interrupted in PySpark does not end with this process
         spark = wait_in_a_thread(builder.getOrCreate)
+        spark.createDataFrame([], "any int")  # makes the session the active one of this thread, too
     took = time.monotonic() - began
     say(f"{name}: Spark {spark.version} has started after {took:.0f} s; a first epoch takes seconds more")
     return spark

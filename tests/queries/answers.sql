@@ -1054,6 +1054,19 @@ SELECT c, avg(a) AS a, sum(p) AS p FROM t GROUP BY c HAVING a > 0 AND p > 1.1 AN
 x 1.5 1.50
 y 1.0 2.25
 
+SELECT c, avg(a) AS a, avg(p) AS d FROM t GROUP BY c HAVING a BETWEEN 1 AND 9 AND round(a, 1) > 1 AND a > 0.5D
+----
+x 1.5 1.500000
+
+SELECT e, avg(a) AS a, avg(b) AS b FROM u GROUP BY e HAVING a < b
+----
+5 1.0 2.0
+6 2.0 3.0
+
+SELECT x FROM (SELECT e AS x, a AS desc FROM u WHERE b IS DISTINCT FROM .5) ORDER BY -desc DESC, x LIMIT 1
+----
+5
+
 SELECT c, sum(a) AS a FROM t GROUP BY c HAVING a > 1.5
 ----
 x 3

@@ -301,10 +301,13 @@ def test_bytes_of_partitions_that_are_not_text_are_refused(spark: SparkSession, 
 
 def test_a_table_is_partitioned_by_a_column_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
     path, names = str(tmp_path / "table"), ("x.`y", "a b")
-    nested = pa.map_(pa.string(), pa.list_(pa.struct([pa.field("c d", pa.int64(), nullable=False)])))
+    fields = [pa.field("c d", pa.int64(), nullable=False), ("at", pa.timestamp("us", "UTC"))]
+    nested = pa.map_(pa.string(), pa.list_(pa.struct(fields)))
     schema = pa.schema([(names[0], pa.string()), (names[1], pa.int64()), ("n", nested)])
+    spark = spark.newSession()
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     layout = TableLayout(partition_by=names)
-    rows = [("a", 1, {"k": [(1,)]}), ("b", None, None)]
+    rows = [("a", 1, {"k": [(1, None)]}), ("b", None, None)]
     sink = prepared(spark, DeltaSink(path, layout=layout), schema)
     sink.deliver(spark, 0, [part(0, table(*rows, schema=schema))])
     assert sorted(spark.read.format("delta").load(path).drop("epoch").collect()) == rows

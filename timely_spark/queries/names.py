@@ -17,7 +17,7 @@ from timely_spark.sql import parse
 from timely_spark.sql.binder import OF_SEVERAL_ROWS, SPECIAL, near, no_function
 from timely_spark.sql.parse import exp
 from timely_spark.sql.registry import FUNCTIONS
-from timely_spark.sql.types import name_of
+from timely_spark.sql.types import common_of, is_decimal, is_float, is_number, name_of
 
 
 class BlockNames(ABC):
@@ -51,6 +51,7 @@ class BlockNames(ABC):
         #: with grouping sets, the column that tells them apart, and the keys that its bits stand for
         self.grouped: tuple[str, list[Any]] | None = None
         self._before: VisibleColumns | None = None
+        self._types_only = False
         #: the tables and names of the columns that GROUP BY names
         self.grouped_by: set[tuple[str, str]] = set()
         #: the selected expressions, each with its alias
@@ -107,7 +108,7 @@ class BlockNames(ABC):
             if alias is not None:
                 self._refuse_repeated(node, parts[0])
                 aliased: exp.Expression = self._of_alias(node, alias, names)
-                if lost:
+                if lost and not self._types_only:
                     self._refuse_other_type(node, aliased)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))
@@ -162,19 +163,19 @@ class BlockNames(ABC):
     def _refuse_other_type(self, node: Any, aliased: Any) -> None:
         """Refuse in HAVING a result of another type than a column of its name, as which Spark compares it."""
         assert self._before is not None
-        parts = [one.name for one in node.parts]
+        parts, schema, beside = [one.name for one in node.parts], self.relation.schema, _beside(node)
+        self._types_only = True  # of the names beside it
         try:
             entry, used = self._before.find(parts) or (None, 0)
-        except Ambiguous:
+            trees = [aliased, *map(self.rewritten, beside)]
+            result, *others = (self.binder.bound(self.final(tree), schema).type for tree in trees)
+        except (Ambiguous, SqlError):  # which the names themselves end in
             return
-        schema = self.relation.schema
-        result = self.binder.bound(self.final(aliased), schema).type
-        if entry is None or isinstance(node.parent, exp.Is) or _compared_alike(entry.type, result):
+        finally:
+            self._types_only = False
+        one_of = isinstance(node.parent, exp.In)
+        if entry is None or not beside or _compared_alike(entry.type, result, others, one_of=one_of):
             return
-        if isinstance(node.parent, exp.Predicate) and node.parent.find(exp.Query) is None:
-            others = [self.rewritten(one) for one in node.parent.iter_expressions() if one is not node]
-            if {self.binder.bound(self.final(one), schema).type for one in others} == {entry.type}:
-                return
         column, kind = ".".join(parts[:used]), name_of(entry.type)
         problem = f"{column} is {name_of(result)} in the result and {kind} in the input"
         hint = f"give the expression another alias, as Spark compares it as {kind}."
@@ -252,13 +253,36 @@ class BlockNames(ABC):
         return name
 
 
-def _compared_alike(column: pa.DataType, result: pa.DataType) -> bool:
-    """Whether the casts for comparisons of a column leave a result as it is."""
-    if pa.types.is_integer(result):
-        return bool(pa.types.is_integer(column) or pa.types.is_string(column))
-    if pa.types.is_decimal(result):
-        return bool(pa.types.is_decimal(column) and result.scale <= column.scale)
-    return bool(column == result)
+def _beside(node: Any) -> list[Any]:
+    """The expressions for which Spark may cast a name: those beside it in its comparison."""
+    beside: list[Any] = []
+    while isinstance(parent := node.parent, exp.Expression):
+        if isinstance(parent, _NEVER_CAST):
+            return []
+        if isinstance(parent, exp.Having | exp.Connector | exp.Not | exp.Cast):
+            break
+        beside += [one for one in parent.iter_expressions() if one is not node]
+        if isinstance(parent, exp.Predicate):
+            break
+        node = parent
+    return beside
+
+
+_NEVER_CAST = (exp.Is, exp.Like, exp.ILike, exp.RegexpLike)
+
+
+def _compared_alike(
+    column: pa.DataType, result: pa.DataType, others: Sequence[pa.DataType], *, one_of: bool
+) -> bool:
+    """Whether the casts of a column beside others leave a result as it is; Spark casts each that is `IN`."""
+    if pa.types.is_integer(result) and (is_number(column) or column == pa.string()):
+        return True
+    if not all(map(is_number, [column, result, *others])):
+        return column == result or {*others} == {column}
+    kind = common_of([column, *others])
+    if is_float(kind) or (kind == column and not one_of):
+        return True
+    return kind == result or (is_decimal(kind) and is_decimal(result) and result.scale <= kind.scale)
 
 
 def renamed(node: Any, name: Callable[[str], str]) -> Any:

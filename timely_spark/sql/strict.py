@@ -26,9 +26,12 @@ def _is_bound(before: str, words: Sequence[str], after: str) -> bool:
 def _has_two_orders(words: Sequence[str]) -> bool:
     """Whether `a ASC DESC`, or `a NULLS FIRST NULLS LAST`; a column may have one of these names."""
     directions = len(words) > 2 and {*words[-2:]} <= {"ASC", "DESC"}
-    return directions or (len(words) > 4 and words[-4] == words[-2] == "NULLS")
+    return (directions and words[-3] not in _OPERATORS) or (
+        len(words) > 4 and words[-4] == words[-2] == "NULLS"
+    )
 
 
+_OPERATORS = {*"+-*/%~!&|^=<>.", "||", "==", "<=>", "<=", ">=", "<>", "!=", "NOT", "AND", "OR", "DIV", "LIKE"}
 _ROW = ["CURRENT", "ROW"]
 _TRIMMED = {"BOTH", "LEADING", "TRAILING"}
 #: by the parser's method what is fine, and else what is wrong
@@ -233,9 +236,9 @@ def _balanced(parse: Any) -> Any:
         for token, *three in zip(tokens[1:], words, words[1:], words[2:], strict=False):
             if three == ["GROUP BY", "ALL", ","]:  # a column of this name
                 token.token_type = TokenType.VAR
-        for token, word, after in zip(tokens, words, words[1:], strict=False):
+        for token, word, after, third in zip(tokens, words, words[1:], [*words[2:], ""], strict=False):
             lacks = word in _EXPECTING and after in _ENDING
-            if lacks or (word, after) in _NEVER:
+            if lacks or ((word, after) in _NEVER and not third.isdecimal()):  # DISTINCT FROM .5 is right
                 parser.raise_error(f"{word} before {after.replace('END OF TEXT', 'the end')}", token)
             if token.token_type.name == "HEX_STRING" and sql[token.start] == "0":
                 parser.raise_error("not a number: write X'1F' for bytes", token)

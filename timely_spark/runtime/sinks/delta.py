@@ -498,7 +498,7 @@ def _listed(properties: Mapping[str, str]) -> str:
 
 def _ddl(kind: DataType) -> str:
     """A type in Spark's DDL, in which `simpleString` quotes no names. All values may be null."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
     if isinstance(kind, ArrayType):
         return f"ARRAY<{_ddl(kind.elementType)}>"
@@ -506,7 +506,8 @@ def _ddl(kind: DataType) -> str:
         return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
     if isinstance(kind, StructType):
         return f"STRUCT<{', '.join(f'{identifier(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
-    return kind.simpleString()
+    # what `timestamp` is, a setting of the session decides
+    return "TIMESTAMP_LTZ" if isinstance(kind, TimestampType) else kind.simpleString()
 
 
 def _cast(records: pa.Table) -> pa.Table:
