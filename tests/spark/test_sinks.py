@@ -300,7 +300,7 @@ def test_bytes_of_partitions_that_are_not_text_are_refused(spark: SparkSession, 
 
 
 def test_a_table_is_partitioned_by_a_column_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
-    path, names = str(tmp_path / "table"), ("x.`y", "a b")
+    path, names = str(tmp_path / "table"), ("x.`y", "a b ${env:HOME}")
     fields = [pa.field("c d", pa.int64(), nullable=False), ("at", pa.timestamp("us", "UTC"))]
     nested = pa.map_(pa.string(), pa.list_(pa.struct(fields)))
     schema = pa.schema([(names[0], pa.string()), (names[1], pa.int64()), ("n", nested)])
@@ -413,7 +413,8 @@ def test_names_for_which_spark_puts_settings_are_refused(part: str, tmp_path: Pa
     if part == "view":
         stream.to_memory(odd)
     else:
-        stream.to_delta({"path": str(tmp_path / odd), "table": f"`{odd}`"}.get(part, str(tmp_path / "table")))
+        place = {"path": str(tmp_path / odd), "table": f"`{odd}`"}.get(part, str(tmp_path / "table"))
+        stream.to_delta(place, keys=[odd] if part == "column" else None)
     plan = flow.compile()
     outputs = outputs_of(plan, flow.outputs)
     with pytest.raises(OutputMismatch, match=r"(?s)a\$\{env:HOME\}.*puts a setting.*Hint: name"):

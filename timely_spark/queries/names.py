@@ -280,6 +280,7 @@ def _compared_alike(
     if not all(map(is_number, [column, result, *others])):
         return column == result or {*others} == {column}
     kind = common_of([column, *others])
+    assert kind is not None  # numbers have one
     if is_float(kind) or (kind == column and not one_of):
         return True
     return kind == result or (is_decimal(kind) and is_decimal(result) and result.scale <= kind.scale)

@@ -26,9 +26,8 @@ def _is_bound(before: str, words: Sequence[str], after: str) -> bool:
 def _has_two_orders(words: Sequence[str]) -> bool:
     """Whether `a ASC DESC`, or `a NULLS FIRST NULLS LAST`; a column may have one of these names."""
     directions = len(words) > 2 and {*words[-2:]} <= {"ASC", "DESC"}
-    return (directions and words[-3] not in _OPERATORS) or (
-        len(words) > 4 and words[-4] == words[-2] == "NULLS"
-    )
+    nulls = len(words) > 4 and words[-4] == words[-2] == "NULLS" and words[-3] in {"FIRST", "LAST"}
+    return nulls or (directions and words[-3] not in _OPERATORS)
 
 
 _OPERATORS = {*"+-*/%~!&|^=<>.", "||", "==", "<=>", "<=", ">=", "<>", "!=", "NOT", "AND", "OR", "DIV", "LIKE"}

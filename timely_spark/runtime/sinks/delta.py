@@ -74,6 +74,8 @@ _FORGETS = (
     "if this catalog forgets its tables when the session ends, write to a path, or configure one that keeps "
     "them; else write to another table, or empty the place."
 )
+#: Columns such as `${cost}` keep their names.
+_AS_WRITTEN = {"spark.sql.variable.substitute": "false"}
 _RESTORE = "restore the columns of the table, and start again: the epoch waits."
 
 
@@ -124,7 +126,8 @@ class DeltaSink(Sink):
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Check the table, if there is one."""
-        check_names_of_spark(output, [self.target, *every_name(output.schema)])
+        columns = every_name(output.schema) if self.keys else self.layout.cluster_by
+        check_names_of_spark(output, [self.target, *columns])
         self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}
         self._by_epoch = output.release == "epoch"
         configured = "delta" in (session.conf.get("spark.sql.extensions", "") or "").lower()
@@ -459,7 +462,8 @@ class DeltaSink(Sink):
         if self.layout.partition_by:
             text += f" PARTITIONED BY ({', '.join(map(identifier, self.layout.partition_by))})"
         try:
-            session.sql(f"{text} TBLPROPERTIES ({_listed(properties)})")
+            with applied(session, _AS_WRITTEN):
+                session.sql(f"{text} TBLPROPERTIES ({_listed(properties)})")
             self._table(session)  # files that are not a table are left alone, without an error
         except AnalysisException as error:
             if not _NOT_EMPTY.search(str(error)):
