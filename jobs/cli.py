@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -190,19 +190,13 @@ def run(job: Callable[[], None]) -> None:
         job()
     except (ts.TimelyError, OSError) as error:
         say(f"error: {error}")
-        raise SystemExit(1 if _has_session() else 2) from None
+        raise SystemExit(1 if SparkSession.getActiveSession() is not None else 2) from None
     except (PySparkException, Py4JError) as error:  # as of a path that Spark cannot read
         say(f"error: {without_stack(error)}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         say("stopped; the checkpoint has all that was done")
         raise SystemExit(130) from None
-
-
-def _has_session() -> bool:
-    with suppress(PySparkException):
-        return SparkSession.active() is not None
-    return False
 
 
 def watch(query: ts.Query, args: argparse.Namespace) -> None:

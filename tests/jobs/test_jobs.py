@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from runpy import run_path
+from threading import Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,11 +213,14 @@ def test_a_job_says_what_it_waits_for_beside_its_answers(
 
     def configure(*_: Any, **__: Any) -> Any:
         cli.say("fetching jars")
-        return SimpleNamespace(getOrCreate=lambda: SimpleNamespace(version="4.2.0"))
+        session = SimpleNamespace(version="4.2.0", createDataFrame=lambda *_: users.append(current_thread()))
+        return SimpleNamespace(getOrCreate=lambda: session)
 
     monkeypatch.setattr(ts, "configure", configure)
     monkeypatch.setattr(cli, "quietly", lambda: redirect_stderr(io.StringIO()))
+    users: list[Thread] = []
     cli.session("counts")
+    assert users == [current_thread()], "the session is the active one of this thread"
     query: Any = SimpleNamespace(epochs=lambda: iter([]), await_termination=int)
     cli.report(query, argparse.Namespace(progress=False, follow=True, checkpoint="ck"))
 
