@@ -68,8 +68,6 @@ _OTHERS = re.compile(
     r"(A schema mismatch detected when writing|Cannot resolve .+ clause given columns .+"
     r"|Failed to merge fields '.+' and '.+')"
 )
-#: What Delta says of a place with files that is not a table.
-_NOT_EMPTY = re.compile("DELTA_(CREATE_TABLE_WITH_NON_EMPTY_LOCATION|MISSING_DELTA_TABLE|TABLE_NOT_FOUND)")
 _FORGETS = (
     "if this catalog forgets its tables when the session ends, write to a path, or configure one that keeps "
     "them; else write to another table, or empty the place."
@@ -189,7 +187,6 @@ class DeltaSink(Sink):
         present, new = self._present, self.is_made
         if present is None:
             present = self._make(session, self._schema(output, []), {**self._own, **mapping})
-            self._folder = self._local_folder(session)
         elif self.replaces:
             present = self._properties(session) or {}
         table = self._table(session)
@@ -464,18 +461,17 @@ class DeltaSink(Sink):
         try:
             with applied(session, _AS_WRITTEN):
                 session.sql(f"{text} TBLPROPERTIES ({_listed(properties)})")
-            self._table(session)  # files that are not a table are left alone, without an error
         except AnalysisException as error:
-            if not _NOT_EMPTY.search(str(error)):
+            if "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION" not in str(error):
                 raise
-            if self.is_path:
-                hint = "write to another folder (the checkpoint is not in the table's), or empty this one."
-                msg = f"{self.target} is not empty and not a Delta table."
-            else:
-                hint = _FORGETS
-                msg = f"The catalog has no table {self.target}, but files at its place: {error}"
-            raise OutputMismatch(msg, hint=hint) from error
-        return self._properties(session) or properties
+            msg = f"The catalog has no table {self.target}, but files at its place: {error}"
+            raise OutputMismatch(msg, hint=_FORGETS) from error
+        self._folder = self._local_folder(session)
+        if (present := self._properties(session)) is None:  # Spark leaves a folder of other files alone
+            hint = "write to another folder (the checkpoint is not in the table's), or empty this one."
+            msg = f"{self.target} is not empty and not a Delta table."
+            raise OutputMismatch(msg, hint=hint)
+        return present
 
     def _overwrite(
         self, session: SparkSession, schema: StructType, owner: Mapping[str, str], mapping: Mapping[str, str]
