@@ -195,7 +195,7 @@ def run(job: Callable[[], None]) -> None:
         say(f"error: {without_stack(error)}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        say("stopped; the checkpoint has all that was done")
+        say("stopped; the checkpoint, if one was given, has all that was done")
         raise SystemExit(130) from None
 
 

@@ -13,7 +13,7 @@ import timely_spark as ts
 from tests.support.memory import Memory
 from timely_spark.errors import StateError
 from timely_spark.state import Arrangement, codec
-from timely_spark.state.codec import Codec
+from timely_spark.state.codec import BLOB_BYTES, Codec
 from timely_spark.testing import Simulation
 
 KEYS = 200_000
@@ -99,6 +99,15 @@ def test_a_batch_is_written_once_and_known_again() -> None:
     assert len(alone) == 50_001
     with pytest.raises(StateError, match="blobs"):
         Codec(times).read(first)
+
+
+def test_each_blob_of_a_state_has_a_name_of_its_own() -> None:
+    blobs = Memory()
+    writer = Codec(counts().compile(1).times, blobs)
+    writer.name_blobs("0-7")
+    for _ in range(2):
+        writer.put(bytes(BLOB_BYTES))
+    assert len(blobs.content) == 2, "content of one size and checksum may differ"
 
 
 def test_whoever_shares_a_batch_keeps_it_by_himself() -> None:

@@ -256,11 +256,11 @@ def _added(totals: dict[Any, tuple[Any, int, int]], key: Any, at: Any, batch: pa
 
 
 def most_often(batch: pa.Table) -> int:
-    """The highest multiplicity of a collection's records; 0 for a stream."""
+    """The highest multiplicity of the records of a batch of a collection, which has some; 0 for a stream."""
     if DIFF not in batch.schema.names:
         return 0
     ends: Any = pc.min_max(batch[DIFF])
-    often: int = max(abs(ends["min"].as_py() or 0), abs(ends["max"].as_py() or 0))
+    often: int = max(abs(ends["min"].as_py()), abs(ends["max"].as_py()))
     return often
 
 

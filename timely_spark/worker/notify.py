@@ -66,7 +66,6 @@ class LowerBounds(dict[int, list[Any]]):
     def __init__(
         self, plan: Plan, header: Header, open_: Mapping[str, int | None], present: Mapping[str, int | None]
     ) -> None:
-        super().__init__()
         self.plan, self.header, self.open, self.present = plan, header, open_, present
 
     def __missing__(self, index: int) -> list[Any]:
