@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from cProfile import Profile
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,8 @@ class Mutating:
     def asked(self, mutation: Mutation, items: list[pytest.Item]) -> tuple[str, str]:
         """Make a change in this process, and run tests until one fails."""
         path = PACKAGE / mutation.file
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        import_module(".".join(parts).removesuffix(".__init__"))  # tests may import it later only
         gc.unfreeze()  # the package's functions among them
         if not put(path.read_text(), mutation, str(path)):
             return "lost", ""  # the function is not there to be changed

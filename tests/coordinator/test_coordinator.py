@@ -28,16 +28,22 @@ class Clock(ts.Vertex):
             self.notify_at(ts.Time(time.epoch + 1))
 
 
-def test_a_vertex_that_always_asks_for_the_next_epoch_keeps_no_idle_query_running() -> None:
+@pytest.mark.parametrize("closed", [(), ("y",)], ids=["alone", "beside a closed input"])
+def test_a_vertex_that_always_asks_for_the_next_epoch_keeps_no_idle_query_running(closed: Any) -> None:
     flow = ts.Dataflow("clock")
+    for name in closed:
+        flow.input(name, "n long").capture("sent")
     flow.vertex(Clock(), flow.input("x", "n long"), "epoch long", name="clock").capture("out")
     simulation = Simulation(flow, workers=2, rounds_per_batch=1)
+    for name in closed:
+        simulation.close(name)
     simulation.run()
-    assert simulation.rounds == 0
+    begun = simulation.rounds
+    assert begun == len(closed)
     for _ in range(3):
         simulation.send("x", [])
         simulation.run(limit=4)
-    assert simulation.rounds <= 6
+    assert simulation.rounds <= begun + 6
     # every worker was told of every epoch up to the last that an input began
     said = [epoch for rows in simulation.captured["out"].rows().values() for (epoch,) in rows]
     assert all(said.count(epoch) == 2 for epoch in range(simulation.coordinator.last_epoch + 1))

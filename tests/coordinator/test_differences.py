@@ -106,6 +106,18 @@ def test_the_order_in_which_a_description_is_written_means_nothing() -> None:
     assert compare(described, plan).same == described["stages"].keys()
 
 
+def test_a_step_is_the_same_by_what_it_computes_not_by_names() -> None:
+    def flow(first: str, least: int = 0) -> ts.Dataflow:
+        flow = ts.Dataflow("renamed")
+        x = flow.input("x", "n long").where(pc.field("n") > least, name=first)
+        x.distinct(name="once").capture("out")
+        return flow
+
+    before = flow("a").compile(2).described()
+    assert compare(before, flow("b").compile(2)).certain == {"x", "once", "out"}
+    assert compare(before, flow("a", least=1).compile(2)).same == {"x"}
+
+
 def named(**options: Any) -> ts.Dataflow:
     """A flow whose steps all have names that the user gave."""
     flow = ts.Dataflow("growing")

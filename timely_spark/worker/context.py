@@ -121,8 +121,7 @@ class CallContext:
     def send(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
         """Send by an output: to this worker at once, mostly to its queue; to others at the round's end."""
         node = self.node
-        if time is not self.invocation.time:
-            self._check_time("sends at", time)
+        self._check_time("sends at", time)
         if self.capability is None or not self.capability.less_equal(time):
             msg = f"step {node.name!r} sends at {time} while it may send from {self.capability} on"
             hint = (
