@@ -349,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="of tests for one, as recorded (default: %(default)s)"
+        "--seconds", type=float, default=60.0, help="of tests for one, as recorded (default: %(default)s)"
     )
     parser.add_argument("--survivors", action="store_true", help="ask those again that survived")
     parser.add_argument("--tests", nargs="*", default=[], help="ask only those in these files and folders")

@@ -184,6 +184,7 @@ def test_a_column_epoch_completes_one_round_after_a_higher_one_and_late_rows_are
     simulation.run()
     empty = {epoch: [] for epoch in (2, 3, 4)}
     assert simulation.captured["out"].rows() == {0: [(1, 1)], 1: [(1, 2), (2, 1)], **empty}
+    assert [*simulation.coordinator.tracker.inputs.values()] == [1, 1], "in time, and late"
     simulation.send("s", [(0, 7), (1, 8), (5, 9), (None, 6), (-3, 6)])
     simulation.send("s", [(6, 1)])
     simulation.run()

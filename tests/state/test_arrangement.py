@@ -217,15 +217,16 @@ def test_batches_of_long_texts_have_few_rows(seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("limit", [4, 1 << 21])
 @pytest.mark.parametrize("fewer", [0, 16, 1 << 40])
+@pytest.mark.parametrize("within", [(), ("n",)], ids=str)
 def test_many_probe_rows_find_what_few_rows_have(
-    fewer: int, limit: int, monkeypatch: pytest.MonkeyPatch
+    within: tuple[str, ...], fewer: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrangement, "_FEWER", fewer)
     monkeypatch.setattr(arrangement, "LIMIT", limit)
     monkeypatch.setattr(arrangement, "_LARGE", limit)
     draw = np.random.default_rng(1)
     keys = draw.integers(0, 2_000, 3_000)
-    state, here = Arrangement(("k",)), list[tuple[int, int]]()
+    state, here = Arrangement(("k",), within=within), list[tuple[int, int]]()
     for size in (40, 9, 3):
         rows = draw.integers(0, 60, size)
         state.insert(pa.table({"k": rows, "n": np.arange(size)}))

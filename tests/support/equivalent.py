@@ -101,4 +101,5 @@ EQUIVALENT = {
     "worker/received.py::Received.__init__::never take a value::1": (
         "where a header is given, others are decoded and not used"
     ),
+    "state/codec.py::Codec.__init__::leave out an assignment::3": "each write and read sets it",
 }

@@ -151,7 +151,11 @@ class Share:
 
 
 def _width(count: int) -> int:
-    """The columns of the grid of so many processes; all in one row if they are few, or a prime number."""
+    """The columns of the grid of so many processes; all in one row if they are few, or a prime number.
+
+    >>> [_width(count) for count in (5, 16, 32, 61, 64)]
+    [5, 4, 4, 61, 8]
+    """
     widths = [width for width in range(2, isqrt(count) + 1) if count % width == 0]
     return widths[-1] if widths and count >= MANY else count
 
