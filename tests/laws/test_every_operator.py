@@ -336,6 +336,7 @@ def test_ten_thousand_programs(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::timely_spark.testing.LoopWarning")  # of few records, by lowered sizes
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2_000_000, 2_002_000, 50))]
 )
