@@ -10,22 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql import types
+from timely_spark.sql import doubles, types
 from timely_spark.sql.functions.arithmetic import fitted_decimals, overflow
 from timely_spark.sql.functions.casts import parsed_decimals
 from timely_spark.sql.lists import dense_ranks
 from timely_spark.sql.plain import as_long, longs, rounded_quotient, to_numpy, wide
 from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_function
 from timely_spark.sql.types import bounded, is_decimal, is_float, is_integral
-
-
-def _exactly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of doubles that is computed with more digits and rounded once.
-
-    NumPy's functions of doubles differ in the last bit between processors with and without AVX-512. A row
-    that was inserted on one machine and is removed on another has to be the same row.
-    """
-    return lambda *columns: function(*(x.astype(np.longdouble) for x in columns)).astype(np.float64)
 
 
 def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any], Any] | None = None) -> None:
@@ -42,27 +33,23 @@ def _of_doubles(names: str, formula: Callable[[Any], Any], null: Callable[[Any],
 _names: str
 _of: Callable[[Any], Any]
 for _names, _of in (
-    ("sin", np.sin), ("cos", np.cos), ("tan", np.tan), ("asin", np.arcsin), ("acos", np.arccos),
-    ("atan", np.arctan), ("sinh", np.sinh), ("cosh", np.cosh), ("tanh", np.tanh), ("asinh", np.arcsinh),
-    ("acosh", np.arccosh), ("exp", np.exp), ("expm1", np.expm1), ("cbrt", np.cbrt),
-):  # fmt: skip
-    _of_doubles(_names, _exactly(_of))
-_sin, _cos, _tan, _log1p = map(_exactly, (np.sin, np.cos, np.tan, np.log1p))
-_log_of, _power_of = _exactly(np.log), _exactly(np.power)
-for _names, _of in (
+    ("sin", doubles.sin), ("cos", doubles.cos), ("tan", doubles.tan), ("asin", doubles.asin),
+    ("acos", doubles.acos), ("atan", doubles.atan), ("sinh", doubles.sinh), ("cosh", doubles.cosh),
+    ("tanh", doubles.tanh), ("asinh", doubles.asinh), ("acosh", doubles.acosh), ("exp", doubles.exp),
+    ("expm1", doubles.expm1), ("cbrt", doubles.cbrt),
     ("sqrt", np.sqrt), ("rint", np.rint), ("degrees", np.degrees), ("radians", np.radians),
     ("sign signum", np.sign),
     # by Spark's formulas, whose parts are rounded, too
-    ("cot", lambda x: 1 / _tan(x)), ("sec", lambda x: 1 / _cos(x)), ("csc", lambda x: 1 / _sin(x)),
-    ("atanh", lambda x: 0.5 * (_log1p(x) - _log1p(-x))),
+    ("cot", lambda x: 1 / doubles.tan(x)), ("sec", lambda x: 1 / doubles.cos(x)),
+    ("csc", lambda x: 1 / doubles.sin(x)), ("atanh", lambda x: 0.5 * (doubles.log1p(x) - doubles.log1p(-x))),
 ):  # fmt: skip
     _of_doubles(_names, _of)
 for _names, _of in (
-    ("ln", _log_of), ("log10", _exactly(np.log10)),
-    ("log2", lambda x: _log_of(x) / math.log(2)),  # in Spark, too, that of 2 ** 29 is more than 29
+    ("ln", doubles.log), ("log10", doubles.log10),
+    ("log2", lambda x: doubles.log(x) / math.log(2)),  # in Spark, too, that of 2 ** 29 is more than 29
 ):  # fmt: skip
     _of_doubles(_names, _of, lambda x: x <= 0)
-_of_doubles("log1p", _log1p, lambda x: x <= -1)
+_of_doubles("log1p", doubles.log1p, lambda x: x <= -1)
 
 
 @spark_function("log", "double, double? -> double")
@@ -70,29 +57,22 @@ def _log(a: Value, b: Value | None = None) -> Any:
     x = np.atleast_1d(to_numpy(a))
     with np.errstate(all="ignore"):
         if b is None:
-            return pa.array(_log_of(x), mask=x <= 0)
+            return pa.array(doubles.log(x), mask=x <= 0)
         y = np.atleast_1d(to_numpy(b))
-        return pa.array(_log_of(y) / _log_of(x), mask=(x <= 0) | (y <= 0))
+        return pa.array(doubles.log(y) / doubles.log(x), mask=(x <= 0) | (y <= 0))
 
 
-@spark_function("pow power", "double, double -> double")
-def _power(a: Value, b: Value) -> Any:
-    x, y = to_numpy(a), to_numpy(b)
-    with np.errstate(all="ignore"):
-        # in Java, unlike in C, 1 to the power of NaN is NaN, and so is 1 or -1 to an infinite power
-        return np.where((np.isnan(y)) | ((np.abs(x) == 1) & np.isinf(y)), np.nan, _power_of(x, y))
-
-
-@spark_function("atan2", "double, double -> double")
-def _atan2(a: Value, b: Value) -> Any:
+for _names, _of_two in (
+    ("pow power", doubles.power),
     # Spark adds 0.0, which takes the sign of -0.0
-    return _exactly(np.arctan2)(to_numpy(a) + 0.0, to_numpy(b) + 0.0)
+    ("atan2", lambda y, x: doubles.atan2(y + 0.0, x + 0.0)),
+    ("hypot", doubles.hypot),
+):
 
-
-@spark_function("hypot", "double, double -> double")
-def _hypot(a: Value, b: Value) -> Any:
-    with np.errstate(all="ignore"):
-        return _exactly(np.hypot)(to_numpy(a), to_numpy(b))
+    @spark_function(_names, "double, double -> double")
+    def _of_pairs(a: Value, b: Value, formula: Callable[[Any, Any], Any] = _of_two) -> Any:
+        with np.errstate(all="ignore"):
+            return formula(np.atleast_1d(to_numpy(a)), np.atleast_1d(to_numpy(b)))
 
 
 for _name, _value in (("pi", math.pi), ("e", math.e)):
