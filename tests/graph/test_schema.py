@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import timely_spark as ts
@@ -146,3 +148,21 @@ def test_views_inside_other_types_are_stored_as_plain_ones(kind: Any, values: An
     assert "view" not in str(as_schema(table.schema))
     if not pa.types.is_dictionary(kind):
         assert ts.testing.run(flow, {"x": [table.to_pylist()]})["out"].rows() == out.rows()
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        (pa.list_(pa.field("item", pa.int64(), nullable=False)), "array<long>"),
+        (pa.struct([pa.field("x", pa.int64(), nullable=False)]), "struct<x: long>"),
+        (pa.map_(pa.string(), pa.field("x", pa.int64(), nullable=False)), "map<string, long>"),
+        (pa.list_(pa.map_(pa.string(), pa.list_(pa.int64()))), "array<map<string, array<long>>>"),
+    ],
+)
+def test_inside_of_a_type_only_names_and_types_count(kind: Any, plain: str, tmp_path: Path) -> None:
+    """A reader of Parquet gives the entries of a map the column's name, and knows what is never null."""
+    pa.parquet.write_table(pa.table({"c": pa.array([None], kind)}), tmp_path / "a.parquet")
+
+    for schema in (pa.schema([("c", kind)]), pa.parquet.read_schema(tmp_path / "a.parquet")):
+        assert as_schema(schema) == as_schema({"c": plain})
+        assert describe(as_schema(schema)) == describe(as_schema({"c": plain}))

@@ -285,6 +285,24 @@ def test_a_stored_output_keeps_its_columns(
     begin(flow("k")).batches()
 
 
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.int64(), 1)])
+def test_columns_of_parquet_are_those_of_the_stored_output(begin: Begin, tmp_path: Path, kind: Any) -> None:
+    """A reader of Parquet names what is in a map or a list of one length otherwise than one of Arrow files."""
+    pq.write_table(pa.table({"m": pa.array([None], kind)}), tmp_path / "a.parquet")
+
+    def flow() -> ts.Dataflow:
+        flow = ts.Dataflow("nested")
+        x = flow.input("x", pq.read_schema(tmp_path / "a.parquet"))
+        x.capture("out")
+        x.to_files(str(tmp_path / "out"), name="files")
+        return flow
+
+    for _ in range(2):
+        process = begin(flow())
+        process.feed("x", [(None,)])
+        process.batches()
+
+
 def test_a_capture_that_comes_back_has_all_epochs_or_is_refused(begin: Begin, tmp_path: Path) -> None:
     """A replay takes an epoch that the capture skipped for an empty one."""
 

@@ -36,6 +36,8 @@ _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\
 #: nanoseconds in Arrow's units of time
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
+#: Spark's name for what is in a list.
+_ELEMENT = "element"
 #: The prefix of reserved column names.
 RESERVED = "__timely_"
 
@@ -90,20 +92,25 @@ def _check_stored(column: str, kind: pa.DataType) -> None:
 
 
 def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
-    """A type with the types in `plain` replaced, also nested ones; by default the type that is stored."""
+    """A type with the types in `plain` replaced, also nested ones; by default the type that is stored.
+
+    All that is inside may be null, and lists and maps have Spark's names for it. Arrow compares both
+    differently: a list without nulls is of another type, and the name of an element is not compared.
+    """
     if isinstance(kind, pa.DictionaryType | pa.BaseExtensionType):
         return plain_type(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type, plain)
-    inner = [field.with_type(plain_type(field.type, plain)) for field in inner_fields(kind)]
-    if inner == inner_fields(kind):
-        return (PLAIN if plain is None else plain).get(kind, kind)
+    inner = [pa.field(field.name, plain_type(field.type, plain)) for field in inner_fields(kind)]
     if pa.types.is_struct(kind):
         return pa.struct(inner)
     if pa.types.is_map(kind):
-        return pa.map_(*inner[0].type, keys_sorted=kind.keys_sorted)
+        return pa.map_(*(field.type for field in inner[0].type), keys_sorted=kind.keys_sorted)
     if pa.types.is_large_list(kind):
-        return pa.large_list(inner[0])
-    lists = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-    return pa.list_(inner[0], getattr(kind, "list_size", -1)) if lists else kind
+        return pa.large_list(inner[0].with_name(_ELEMENT))
+    if pa.types.is_fixed_size_list(kind):  # without its name, which a pickle loses
+        return pa.list_(inner[0].type, kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(inner[0].with_name(_ELEMENT))
+    return (PLAIN if plain is None else plain).get(kind, kind)
 
 
 _NOT_STORED = (
@@ -134,7 +141,7 @@ def _of_spark(kind: Any, column: str) -> pa.DataType:
     """The Arrow type of a Spark type in JSON."""
     shape = kind["type"] if isinstance(kind, Mapping) else kind
     if shape == "array":
-        return pa.list_(pa.field("element", _of_spark(kind["elementType"], f"{column}.element")))
+        return pa.list_(pa.field(_ELEMENT, _of_spark(kind["elementType"], f"{column}.element")))
     if shape == "map":
         return pa.map_(
             _of_spark(kind["keyType"], f"{column}.key"), _of_spark(kind["valueType"], f"{column}.value")
@@ -279,7 +286,7 @@ def _parse_type(tokens: _Tokens) -> pa.DataType:
         tokens.expect("<")
         inner = _parse_type(tokens)
         tokens.expect(">")
-        return pa.list_(pa.field("element", inner))
+        return pa.list_(pa.field(_ELEMENT, inner))
     if kind == "map":
         tokens.expect("<")
         key = _parse_type(tokens)

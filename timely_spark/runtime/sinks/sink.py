@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
-from timely_spark.graph import describe
+from timely_spark.graph import as_schema, describe
 from timely_spark.operators import output_vertex as vertices
 from timely_spark.operators.exactly_once import ExactlyOnce
 from timely_spark.runtime.errors import OutputMismatch
@@ -182,7 +182,7 @@ class CaptureSink(Sink):
         """Set the folder of the files, whose columns must be those of the stream."""
         self.deliveries = Deliveries(checkpoint, output.name)
         stored, now = self.deliveries.schema(), describe(output.schema)
-        if stored is not None and (before := describe(stored)) != now:
+        if stored is not None and (before := describe(as_schema(stored))) != now:
             raise OutputMismatch.columns(output.name, stored=before, now=now)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
