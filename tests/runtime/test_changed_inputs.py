@@ -287,7 +287,7 @@ def test_a_stored_output_keeps_its_columns(
 
 @pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.int64(), 1)])
 def test_columns_of_parquet_are_those_of_the_stored_output(begin: Begin, tmp_path: Path, kind: Any) -> None:
-    """A reader of Parquet names what is in a map or a list of one length otherwise than one of Arrow files."""
+    """A reader of Parquet has other names than one of Arrow files for what is in maps and some lists."""
     pq.write_table(pa.table({"m": pa.array([None], kind)}), tmp_path / "a.parquet")
 
     def flow() -> ts.Dataflow:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlparse
 
 import pyspark
@@ -20,6 +21,7 @@ from timely_spark.runtime.session import (
     applied,
     configure,
     on_one_machine,
+    own_settings,
     register,
     require_spark,
     tune,
@@ -116,6 +118,16 @@ def test_settings_for_other_queries_are_not_the_flow_s(
                 (i + k,) for i in (0, 10) for k in range(n + 1)
             ]
     assert {key: session.conf.get(key) for key in settings} == settings
+
+
+def test_old_dates_are_written_in_one_calendar() -> None:
+    """Small epochs are written by deltalake, which has Arrow's calendar and says nothing of it in files."""
+    legacy = {
+        f"spark.sql.parquet.{kind}RebaseModeInWrite": mode
+        for kind, mode in {"datetime": "LEGACY", "int96": "EXCEPTION"}.items()
+    }
+    session: Any = SimpleNamespace(conf=legacy)
+    assert own_settings(session, local=False) == dict.fromkeys(legacy, "CORRECTED")
 
 
 @pytest.mark.parametrize("package", ["delta", "kafka"])

@@ -100,17 +100,20 @@ def plain_type(kind: pa.DataType, plain: Mapping[pa.DataType, pa.DataType] | Non
     if isinstance(kind, pa.DictionaryType | pa.BaseExtensionType):
         return plain_type(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type, plain)
     inner = [pa.field(field.name, plain_type(field.type, plain)) for field in inner_fields(kind)]
-    if pa.types.is_struct(kind):
-        return pa.struct(inner)
-    if pa.types.is_map(kind):
-        return pa.map_(*(field.type for field in inner[0].type), keys_sorted=kind.keys_sorted)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(inner[0].with_name(_ELEMENT))
-    if pa.types.is_fixed_size_list(kind):  # without its name, which a pickle loses
-        return pa.list_(inner[0].type, kind.list_size)
-    if pa.types.is_list(kind):
-        return pa.list_(inner[0].with_name(_ELEMENT))
-    return (PLAIN if plain is None else plain).get(kind, kind)
+    match kind:
+        case pa.StructType():
+            kind = pa.struct(inner)
+        case pa.MapType():
+            kind = pa.map_(*(field.type for field in inner[0].type), keys_sorted=kind.keys_sorted)
+        case pa.LargeListType():
+            kind = pa.large_list(inner[0].with_name(_ELEMENT))
+        case pa.ListType():
+            kind = pa.list_(inner[0].with_name(_ELEMENT))
+        case pa.FixedSizeListType():  # a pickle loses the name of what is in it
+            kind = pa.list_(inner[0].type, kind.list_size)
+        case _:
+            kind = (PLAIN if plain is None else plain).get(kind, kind)
+    return kind
 
 
 _NOT_STORED = (

@@ -63,13 +63,16 @@ _HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateSto
 _STORE = "spark.sql.streaming.stateStore.providerClass"
 #: What a flow's query needs, whatever the session has for its other queries: a state store for the few bytes
 #: of each worker (RocksDB fails with `_RAW_FILES`, and the operator has no other formats), a log that lists
-#: the offsets of sources by position, which `SparkLog` reads.
+#: the offsets of sources by position, which `SparkLog` reads; and old dates in the one calendar of Arrow,
+#: deltalake and other readers.
 _OF_A_FLOW = {
     _STORE: _HDFS_STORE,
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
     "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
 }
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 #: Settings that take effect only before the JVM starts.

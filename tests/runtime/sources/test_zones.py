@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -78,3 +79,34 @@ def test_sparks_times_in_parquet_are_of_utc(tmp_path: Path) -> None:
     assert row == {"n": 1, "t": MOMENT, "s": {"x": 1, "y": [MOMENT], "m": [("k", MOMENT)]}}
     with pytest.raises(BadFile, match="column 't' is timestamp"):
         rows(folder, "n long, t timestamp_ntz")
+
+
+@pytest.mark.parametrize("metadata", [{"legacyDateTime": ""}, {"legacyINT96": ""}, {"version": "2.4.8"}, {}])
+@pytest.mark.parametrize("in_map", [False, True])
+def test_old_dates_and_times_of_another_calendar_are_refused(
+    tmp_path: Path, metadata: dict[str, str], *, in_map: bool
+) -> None:
+    """Spark 2, and a later one if asked, writes 1500-01-01 as the day that is 1500-01-10 in Arrow."""
+    values = {
+        "date": (date(1582, 10, 14), date(1582, 10, 15)),
+        "timestamp": (before := datetime(1899, 12, 31, tzinfo=timezone.utc), before.replace(year=1900)),
+        "timestamp_ntz": (before.replace(year=1500, tzinfo=None), before.replace(tzinfo=None)),
+    }
+    named = {f"org.apache.spark.{key}": value for key, value in metadata.items()}
+    for kind, (old, new) in values.items():
+        declared = f"map<string, {kind}>" if in_map else kind
+        schema = as_schema({"t": declared}).with_metadata(named)
+        folder = Folder.of("in", HERE, tmp_path, "parquet", None)
+        later = pc.field("t") > pa.scalar(new) if not in_map else None
+        for value in (new, old):
+            cell = {"a": value}.items() if in_map else value
+            pq.write_table(pa.table({"t": [[*cell] if in_map else cell]}, schema), tmp_path / "a")
+            parts = [Part(file.path, 0, file.size) for file in folder.files()]
+            refused = value == old and metadata and kind != "timestamp_ntz"
+            if refused and not (kind == "date" and "legacyINT96" in metadata):
+                with pytest.raises(BadFile, match=r"(?s)calendar of Spark 2.*Hint: read it by Spark"):
+                    # the statistics are of that calendar, too
+                    list(folder.read(parts, schema.remove_metadata(), ["t"], later))
+            else:
+                (batch,) = folder.read(parts, schema.remove_metadata(), ["t"])
+                assert batch["t"].to_pylist() == [[*cell] if in_map else cell]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timely_spark.errors import StorageFailed
 from timely_spark.runtime.sources.arrivals import Part
-from timely_spark.runtime.sources.file_types import row_groups_at
+from timely_spark.runtime.sources.file_types import OTHER_CALENDAR, row_groups_at
 
 #: Bytes of JSON that are looked through at a time.
 _PORTION = 16 << 20
@@ -30,6 +30,20 @@ _NAMED = re.compile(
 )
 #: What no types mend.
 _NO_TYPES = re.compile("is not closed|does not end|inside of each other")
+#: What to do about an error that has a text.
+_HINTS = {
+    "zone offset": (
+        "times without a zone are of type timestamp_ntz, and those with one of type timestamp: give it "
+        "in files(schema=...); or read them by Spark, in the session's zone: flow.source(name, "
+        "spark.readStream...)"
+    ),
+    OTHER_CALENDAR: "read it by Spark: flow.source(name, spark.readStream...), with a new checkpoint",
+    "straddling": (
+        "a record is longer than the reader's blocks (in CSV perhaps since a quote is not closed): "
+        "format=pyarrow.dataset.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=...)) or "
+        "the same of CSV"
+    ),
+}
 
 
 def with_place(folder: Any, part: Part, schema: pa.Schema, columns: Sequence[str], reason: str) -> str:
@@ -77,18 +91,8 @@ def what_to_do(error: BaseException, reason: str, path: str, kind: str, *, menda
     """
     if getattr(error, "errno", None):  # the storage does not give the file
         return str(StorageFailed.of("", error).hint).rstrip(".")
-    if "zone offset" in reason:
-        return (
-            "times without a zone are of type timestamp_ntz, and those with one of type timestamp: give it "
-            "in files(schema=...); or read them by Spark, in the session's zone: flow.source(name, "
-            "spark.readStream...)"
-        )
-    if "straddling" in reason:
-        return (
-            "a record is longer than the reader's blocks (in CSV perhaps since a quote is not closed): "
-            "format=pyarrow.dataset.JsonFileFormat(read_options=pyarrow.json.ReadOptions(block_size=...)) or "
-            "the same of CSV"
-        )
+    if (hint := next((hint for text, hint in _HINTS.items() if text in reason), None)) is not None:
+        return hint
     if not mendable:
         return "restore it from a backup, and start again"
     named = _NAMED.search(path)

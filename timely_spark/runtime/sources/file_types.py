@@ -6,11 +6,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import date, datetime, timezone
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.runtime.sources.arrivals import FileValues
 from timely_spark.runtime.sources.csv_files import check_header
 from timely_spark.runtime.sources.text_files import TextFile
 from timely_spark.sql.types import READ_AS
@@ -22,8 +25,18 @@ Path: TypeAlias = tuple[str, ...]
 INSTANT = pa.timestamp("us", "UTC")
 #: What is in a list, among such names.
 _ELEMENT = "element"
+#: Null as the name of a folder.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 #: The types that Spark gave the columns of a file of Parquet.
 _SPARK = b"org.apache.spark.sql.parquet.row.metadata"
+#: What Spark says of a file of Parquet: its version, and that dates, or times, are of another calendar.
+_VERSION = b"org.apache.spark.version"
+_JULIAN_DATES, _JULIAN_TIMES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
+#: From these on, its dates and times are those of Arrow.
+_SAME_DATE = pa.scalar(date(1582, 10, 15))
+_SAME_TIME = pa.scalar(datetime(1900, 1, 1, tzinfo=timezone.utc), INSTANT)
+#: what errors call it
+OTHER_CALENDAR = "the calendar of Spark 2"
 
 
 def types(kind: pa.DataType, at: Path) -> Iterator[tuple[Path, pa.DataType]]:
@@ -120,6 +133,47 @@ def zones(kind: pa.DataType) -> dict[Path, bool]:
     return {at: each.tz is not None for at, each in types(kind, ()) if pa.types.is_timestamp(each)}
 
 
+def other_calendar(schema: pa.Schema) -> list[pa.Scalar]:
+    """The least date and the least time of a file of Parquet that are the same in Arrow; none if all are.
+
+    Spark 2, and later ones if asked, write old dates of the Julian calendar, and old times of Java's.
+
+    >>> [limit.as_py().year for limit in other_calendar(pa.schema([], {_VERSION: b"2.4.8"}))]
+    [1582, 1900]
+    >>> other_calendar(pa.schema([], {_VERSION: b"4.2.0"})), other_calendar(pa.schema([]))
+    ([], [])
+    """
+    metadata = schema.metadata or {}
+    version = tuple(map(int, re.findall(rb"\d+", metadata.get(_VERSION, b"9"))[:2]))
+    dates = version < (3, 0) or _JULIAN_DATES in metadata
+    times = dates or version < (3, 1) or _JULIAN_TIMES in metadata
+    return [_SAME_DATE] * dates + [_SAME_TIME] * times
+
+
+def _check_calendar(column: pa.Array, limits: Iterable[pa.Scalar]) -> None:
+    """Check that no date of a column, and no time with a zone, is before a limit."""
+    for limit in limits:
+        for leaf in _leaves(column):
+            is_date = pa.types.is_date(limit.type)
+            same_kind = pa.types.is_date(leaf.type) if is_date else zones(leaf.type).get(())
+            if same_kind and pc.any(pc.less(leaf, limit)).as_py():
+                msg = f"{pc.min(leaf)} is of {OTHER_CALENDAR}, as it is before {limit}"
+                raise pa.ArrowInvalid(msg)
+
+
+def _leaves(values: pa.Array) -> Iterator[pa.Array]:
+    """The innermost values of a column."""
+    if pa.types.is_map(values.type):
+        values = values.cast(pa.list_(values.type.field(0)))
+    if pa.types.is_struct(values.type):
+        for each in values.flatten():
+            yield from _leaves(each)
+    elif pa.types.is_nested(values.type):
+        yield from _leaves(values.flatten())
+    else:
+        yield values
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return kind in {pa.string(), pa.large_string(), pa.string_view()}
 
@@ -192,18 +246,30 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return READ_AS.get(kind, kind)
 
 
-def valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, checked: Arrow reads texts that are not UTF-8, and decimals that are too large."""
+def valid(batches: Iterable[pa.RecordBatch], limits: Iterable[pa.Scalar] = ()) -> Iterator[pa.RecordBatch]:
+    """The batches, checked: Arrow reads texts that are not UTF-8, and decimals that are too large.
+
+    Args:
+        limits: see `other_calendar`.
+    """
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         try:
             while columns:
                 name, column = columns.popitem()
                 column.validate(full=True)
+                _check_calendar(column, limits)
         except pa.ArrowInvalid as error:
             msg = f"column {name!r}: {error}"
             raise pa.ArrowInvalid(msg) from error
         yield batch
+
+
+def folder_values(path: str) -> FileValues:
+    """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    texts = {unquote(key): unquote(value) for key, mark, value in pairs if mark and key}
+    return tuple((key, None if text == _NULL else text) for key, text in texts.items())
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:

@@ -11,7 +11,6 @@ from functools import cached_property, partial, reduce
 from operator import and_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +35,9 @@ from timely_spark.runtime.sources.file_types import (
     changes_values,
     check_paths,
     folded,
+    folder_values,
     intervals,
+    other_calendar,
     partition_value,
     plain,
     row_groups_at,
@@ -59,8 +60,6 @@ from timely_spark.runtime.storage.stores import filesystem_of
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-#: Null as the name of a folder.
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Errors of pyarrow about the content of a file.
 _DAMAGE = (pa.ArrowException, OSError, ValueError)
 
@@ -316,9 +315,7 @@ class Folder:
 
     def keys(self, path: str) -> FileValues:
         """The columns in the names of the folders above a file: ``day=1/a.parquet``."""
-        pairs = (part.partition("=") for part in self._relative(path).split("/")[:-1])
-        texts = {unquote(key): unquote(value) for key, mark, value in pairs if mark and key}
-        return tuple((key, None if text == _NULL else text) for key, text in texts.items())
+        return folder_values(self._relative(path))
 
     def _validated(self, path: str) -> Any:
         """An Arrow file in memory, with its offsets and texts checked: Arrow's reader checks neither."""
@@ -459,8 +456,9 @@ class Folder:
                 if self.divisible:
                     groups = [n for n, at in enumerate(row_groups_at(fragment, size)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
-                    # statistics do not know of defaults
-                    if condition is not None and groups and present >= self.defaults.keys():
+                    # statistics do not know of defaults, and are of the file's calendar
+                    exact = present >= self.defaults.keys() and not other_calendar(own)
+                    if condition is not None and groups and exact:
                         with suppress(pa.ArrowNotImplementedError):  # numbers beside texts
                             fragment = fragment.subset(condition, schema=schema)
                     if not fragment.row_groups:
@@ -469,7 +467,7 @@ class Folder:
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
                 exprs |= {n: one for n, one in self._defaults(schema, exprs).items() if n not in present}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
-                yield from valid(scanner.to_batches())
+                yield from valid(scanner.to_batches(), other_calendar(own))
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""
