@@ -189,6 +189,7 @@ def distinct(
             in a loop.
     """
     check_per("distinct", per)
+    check_no_retractions("distinct", stream)
     monotone = Monotone(tuple(stream.schema.names))
     return _monotone(stream, "distinct", monotone, per=per, expire=expire, name=name)
 
@@ -266,6 +267,7 @@ def _extreme(
     name: str | None,
 ) -> Stream:
     keys = keys_and_value(operator, stream.schema, keys, value)
+    check_no_retractions(operator, stream)  # before the column of signs is dropped
     columns = [*keys, value]
     narrow = stream if stream.schema.names == columns else stream.select(*columns)
     monotone = Monotone(keys, value, operator == "max")
@@ -282,7 +284,6 @@ def _monotone(
     name: str | None,
 ) -> Stream:
     expire = checked_expire(operator, stream, expire, per=per)
-    check_no_retractions(operator, stream)
     improves = expire is None and per == "accumulated"
     vertex: Vertex = Improvements(monotone) if improves else DistinctPerTime(monotone)
     return stream.then(

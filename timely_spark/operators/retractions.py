@@ -41,16 +41,16 @@ def retractions_in(stream: Stream) -> tuple[str, str | None] | None:
                 signs.setdefault(stage.name, None)
             elif column == stage.vertex.diff:
                 signs[stage.name] = name
-        elif stage.vertex is not None and stage.vertex.keeps_signs:
-            sources = ((edge.source, edge.schema.names) for edge in stream.flow.graph.into(stage))
-            todo += [(source, column, name) for source, names in sources if column is None or column in names]
-        elif stage.is_routing or stage.is_stateless or stage.keeps is not None:
+        elif (
+            stage.is_routing
+            or stage.is_stateless
+            or stage.keeps is not None
+            or (stage.vertex is not None and stage.vertex.keeps_signs)
+        ):
             # a function's column of signs is the one that has their name
-            keeps = None if stage.is_routing else stage.keeps
-            old = column if column is None or keeps is None else keeps.get(column)
-            if column is None or old is not None:
-                into = stream.flow.graph.into(stage)
-                todo += [(e.source, old, name) for e in into if old is None or old in e.schema.names]
+            old = column if stage.keeps is None or column is None else stage.keeps.get(column)
+            into = stream.flow.graph.into(stage)
+            todo += [(e.source, old, name) for e in into if old is None or old in e.schema.names]
     return next(iter(signs.items()), None)
 
 
