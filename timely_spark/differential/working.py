@@ -153,7 +153,7 @@ class RowsByKey:
 
     def replace(self, keys: Indices, rows: NumberedRows) -> None:
         """Replace the rows of some keys; the first column is the position of the key in `keys`, ascending."""
-        if not len(keys) or not (rows or self._columns):
+        if not len(keys):
             return
         self._grow(int(keys.max()) + 1)
         self._size[keys] = 0
@@ -161,9 +161,8 @@ class RowsByKey:
             return
         which, *columns = rows
         n = len(which)
-        if not self._columns:
-            self._columns = [np.zeros(max(2 * n, FEW), np.int64) for _ in columns]
-        elif self._used + n > len(self._columns[0]):
+        self._columns = self._columns or [np.zeros(0, np.int64) for _ in columns]
+        if self._used + n > len(self._columns[0]):
             self._make_room(n)
         sizes = np.bincount(which, minlength=len(keys))
         self._start[keys], self._size[keys] = self._used + sizes.cumsum() - sizes, sizes

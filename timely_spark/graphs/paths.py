@@ -106,7 +106,7 @@ def sssp(
     """
     graph = weighed("sssp", edges, src, dst, weight)
     start = nodes_of("sssp", roots, node, graph)
-    return _nearest("sssp", graph, start, name)
+    return within_limit(_nearest("sssp", graph, start, name), "distance", ["node"])
 
 
 def weighed(
@@ -132,17 +132,16 @@ def weighed(
 def _nearest(algorithm: str, edges: Collection, roots: Collection, name: str | None) -> Collection:
     """The least sums of weights from the roots."""
     edges, roots = edges.together(algorithm, roots)
-    kind, hops = edges.schema.field("weight").type, algorithm == "bfs"
+    kind = edges.schema.field("weight").type
     start = roots.distinct().select("node", distance=pc.scalar(pa.scalar(0, kind)))
-    links, longer = edges.arrange("src"), sum_of(kind, "distance", "weight", hops=hops)
+    links, longer = edges.arrange("src"), sum_of(kind, "distance", "weight", hops=algorithm == "bfs")
 
     def hop(near: Collection) -> Collection:
         steps = near.join(links, left="node", right="src")
         farther = steps.select(node="dst", distance=longer)
         return farther.concat(start).min("distance", keys="node")
 
-    distances = start.iterate(hop, name=name)
-    return distances if hops else within_limit(distances, "distance", ["node"])
+    return start.iterate(hop, name=name)
 
 
 def sum_of(kind: pa.DataType, one: str, other: str, *, hops: bool = False) -> pc.Expression:
