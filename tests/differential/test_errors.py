@@ -72,6 +72,13 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "a reduction of no kind": (lambda of: of.x.reduce(3, "m long", keys="k"), "reduce.*not a function"),
     "a reduction without keys": (lambda of: of.x.reduce(nothing, "m long", keys=[]), r"reduce.*keys \[\]"),
     "a reduction to a key": (lambda of: of.x.reduce(nothing, "k long", keys="k"), "reduce.*'k' is a key"),
+    "nested records": (
+        lambda of: of.input("k long, parts array<long>").reduce(nothing, "m long", keys="k"),
+        r"reduce.*nested columns \['parts'\]",
+    ),
+    "a nested result": (
+        lambda of: of.x.reduce(nothing, "parts array<long>", keys="k"), r"reduce.*nested columns \['parts'\]",
+    ),
     "a column count": (
         lambda of: of.input("k long, count long").reduce_batches(nothing, "m long", keys="k"),
         "reduce_batches.*'count' already",
@@ -111,6 +118,7 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "an index by what is not there": (lambda of: of.x.arrange("q"), "'arrange'.*'q'"),
     "a column diff": (lambda of: of.x.changes("v"), "changes.*'v' is a column already"),
     "no condition": (lambda of: of.x.where(3), "where.*neither an expression nor a function"),
+    "a column of the library's": (lambda of: of.x.select("k", {DIFF: "v"}), f"select.*'{DIFF}'.*the library"),
     "no columns": (lambda of: of.x.select(), "no columns"),
     "a collection of nothing": (lambda of: of.input("d long", "d"), "no columns"),
     "no diff": (lambda of: of.input("n long", "d"), r"collection.*diff='d'.*\(n int64\)"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
@@ -97,6 +99,34 @@ def published(path: Path, rows: int, **options: Any) -> Simulation:
     for epoch, batch in enumerate(([(n, n, 1) for n in range(rows)], [])):
         complete_epoch(first, epoch, batch)
     return first
+
+
+@pytest.mark.parametrize(("changes", "merged", "workers"), [(1, 0, 3), (30, 1, 1)])
+def test_other_workers_have_all_records(changes: int, merged: int, workers: int, tmp_path: Path) -> None:
+    """Also where one of the workers, the last, has merged what it mapped."""
+
+    def mapping() -> int:
+        return sum(b"snapshot-" in (state or b"") for state in reader.states)
+
+    first, reader = published(tmp_path, 40), Simulation(importing(tmp_path), workers=7)
+    reader.run()
+    shares = hashing.hashes(pa.table({"k": range(40)}), ["k"]) % 7
+    key = shares.tolist().index(6)
+    rows = [(key, 100 + n, 1) for n in range(changes)]
+    complete_epoch(first, 2, rows)
+    reader.run()
+    assert mapping() == 7 - merged
+    move(reader, importing(tmp_path), workers)
+    assert mapping() == (0 if merged else workers)
+    complete_epoch(first, 3, [(39, 7, 1)])
+    reader.send("asked", [(39, 1), (key, 1)])
+    reader.close("asked")
+    reader.run()
+
+    records = Counter([*((n, n) for n in range(40)), *(row[:2] for row in rows), (39, 7)])
+    assert rows_at(reader.captured["rows"]) == sorted(records)
+    assert rows_at(reader.captured["joined"]) == sorted(row for row in records if row[0] in {key, 39})
+    assert rows_at(reader.captured["counts"]) == sorted(Counter(k for k, _ in records).items())
 
 
 @pytest.mark.slow

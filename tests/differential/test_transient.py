@@ -222,8 +222,16 @@ CONSOLIDATED: dict[str, Callable[[ts.Stream], ts.Collection]] = {
     "count": lambda x: x.collection().count(keys="k"),
     "consolidate": lambda x: x.collection().consolidate(),
     "where": lambda x: x.collection().distinct().where(pc.field("v") > 0),
+    "select of all": lambda x: x.collection().distinct().select("v", w="k"),
     "negate": lambda x: x.collection().distinct().negate(),
     "components": lambda x: ts.graphs.connected_components(x.collection(), src="k", dst="v"),
+}
+#: steps behind which there may be several changes of a record
+SEVERAL: dict[str, Callable[[ts.Stream], ts.Collection]] = {
+    "collection": lambda x: x.collection(),
+    "select of records": lambda x: x.collection().select("k", "v"),
+    "select of some": lambda x: x.collection().distinct().select("v"),
+    "concat": lambda x: x.collection().distinct().concat(x.collection().distinct()),
 }
 
 
@@ -233,6 +241,14 @@ def test_changes_that_are_consolidated_are_not_consolidated_again(case: str) -> 
     CONSOLIDATED[case](flow.input("x", VALUE)).changes().probe("changes")
     steps = [stage.operator for stage in flow.graph.stages]
     assert steps.count("consolidate") == (case == "consolidate")
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_changes_of_a_record_are_added_up_wherever_there_may_be_several(case: str) -> None:
+    flow = ts.Dataflow("several")
+    SEVERAL[case](flow.input("x", VALUE)).changes().capture("out")
+    changes = ts.testing.run(flow, {"x": [[(1, 5), (1, 5), (2, 5)]]})["out"].rows()[0]
+    assert len({row[:-1] for row in changes}) == len(changes)
 
 
 def test_changes_of_several_sources_of_which_one_is_on_one_worker() -> None:

@@ -21,7 +21,9 @@ import pytest
 import timely_spark as ts
 from timely_spark.errors import BadArgument, GraphError, LogDamaged, StorageFailed, VertexError
 from timely_spark.operators import call as module
+from timely_spark.operators.call import Answers
 from timely_spark.testing import Recorded, Simulation, run
+from timely_spark.times import Time
 from timely_spark.worker.wire import Header
 
 REFUSED = "refused"
@@ -278,6 +280,15 @@ def test_answers_are_kept_as_long_as_their_micro_batch_can_run_again(tmp_path: P
     assert sorted(int(each.name) for each in (tmp_path / "a").iterdir()) == [*range(14 - keep, 15)]
 
 
+def test_only_folders_of_earlier_micro_batches_are_deleted(tmp_path: Path) -> None:
+    for folder in ("3", "4", "5", "3.bak", "notes"):
+        (tmp_path / folder).mkdir()
+    for file in ("2", "README"):
+        (tmp_path / file).write_text("of a user")
+    Answers(str(tmp_path), 9, Time(0)).sweep(5)
+    assert {each.name for each in tmp_path.iterdir()} == {"5", "3.bak", "notes", "2", "README"}
+
+
 def test_a_function_that_returns_a_coroutine_is_waited_for() -> None:
     async def ask(batch: pa.Table) -> list[tuple[int, int]]:
         return [(n, n + 1) for n in batch["n"].to_pylist()]
@@ -309,9 +320,10 @@ def test_wrong_arguments_are_refused() -> None:
         with pytest.raises(GraphError, match=r"(?s)call: .*test_call.py.*Hint: give"):
             x.call(doubled, "n long", **options)
     x.call(doubled, "n long, twice long", record="answers", name="first")
-    with pytest.raises(
-        GraphError, match=r"(?s)record='answers' is the folder of step 'first'.*Hint: give each"
-    ):
-        x.call(doubled, "n long, twice long", record="answers")
+    for record in ("answers", "./others/../answers"):
+        with pytest.raises(GraphError, match=r"(?s)answers' is the folder of step 'first'.*Hint: give each"):
+            x.call(doubled, "n long, twice long", record=record)
+    for options in ({"record": "others"}, {}, {}):
+        x.call(doubled, "n long, twice long", **options)
     with pytest.raises(GraphError, match="not a function"):
         x.call(None, "n long")
