@@ -513,6 +513,28 @@ def test_all_edges_get_other_places_when_many_were_replaced(drifting) -> None:
     assert not live.labels
 
 
+@pytest.mark.parametrize(("runs", "valid"), [([1, 0, 1], [0, 2]), ([2, 0, 2], [0, 1, 2])])
+def test_other_workers_get_all_edges_and_the_places_that_are_valid(runs: list[int], valid: list[int]) -> None:
+    """Where two of three workers place all edges again, the places of the third are void."""
+    states = []
+    for n, run in enumerate(runs):
+        vertex = places._Places(("src", "dst"))
+        vertex.run, edges = run, pa.table({"src": [n], "dst": [n + 10], DIFF: [1]})
+        vertex.moved = [places.homed(edges, vertex.ends)]
+        vertex.places.insert(pa.table({places.TO: pa.array([n], pa.uint64()), PLACE: [n], DIFF: [1]}))
+        vertex.nodes, vertex.ends_of = np.array([n, n + 5], np.uint64), np.ones(2, np.int64)
+        vertex.place = np.array([n, places.NEW])
+        states.append(vertex.checkpoint())
+
+    moved = places._Places(("src", "dst")).repartition(states, 2, lambda _, table: [table, table.slice(0, 0)])
+
+    first, _ = moved
+    assert [part["src"].to_pylist() for part in first["moved"]] == [[0], [1], [2]]
+    assert sorted(row for part in first["places"].batches() for row in part[PLACE].to_pylist()) == valid
+    assert [part[PLACE].to_pylist() for part in first["changes"]] == [[n, n + 5] for n in valid]
+    assert [(state["run"], state["rescaled"]) for state in moved] == [(max(runs), True)] * 2
+
+
 @pytest.mark.campaign
 @pytest.mark.slow
 def test_workers_change_while_all_edges_get_other_places(drifting) -> None:

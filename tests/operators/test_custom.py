@@ -169,6 +169,15 @@ def test_wrong_partition_columns_are_refused_when_the_graph_is_built() -> None:
         flow.vertex(Delayed(), flow.input("x", "n long"), "rows long", by=[["m"]])
 
 
+def test_what_is_guaranteed_is_of_the_first_output() -> None:
+    x = ts.Dataflow("promises").input("x", "n long")
+
+    x.flow.vertex(Delayed(), x, "rows long", guarantees="rows")
+    for outputs in ([], ["n long", "rows long"]):
+        with pytest.raises(SchemaError, match=r"asks for columns \['rows'\], output 0 has"):
+            x.flow.vertex(Delayed(), x, outputs, guarantees="rows")
+
+
 def test_pandas_and_arrow_inputs_have_equal_results() -> None:
     flow = ts.Dataflow("inputs")
     flow.input("x", "n long, s string").capture("out")
