@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.orders import KINDS
 from timely_spark.errors import GraphError
 from timely_spark.operators.output_vertex import MonotoneOutput
 
@@ -259,12 +260,12 @@ def inner(body: Build) -> Build:
     return build
 
 
-def decided(epochs: Any, build: Build) -> str:
+def decided(epochs: Any, build: Build, **times: Any) -> str:
     """Whose records are made final, for which readers; or which are refused. `output` finalises by itself.
 
     No reader outside loops, and none that waits, gets improvements; and no step waits without need.
     """
-    flow = ts.Dataflow("final")
+    flow = ts.Dataflow("final", **times)
     build(flow.input("x", KV, epochs=epochs)).capture("o")
     try:
         plan = flow.compile(2)
@@ -473,6 +474,25 @@ def test_which_records_are_made_final_for_whom(epochs: Any, build: Build, decisi
 )
 def test_which_records_are_made_final_for_whom_in_loops(build: Build, decision: str) -> None:
     assert decided("manual", build) == decision
+
+
+@pytest.mark.parametrize(
+    ("build", "decision"),
+    [
+        (few, "few -> o"),
+        (lambda s: few(few(s, "again")), "few -> o"),
+        (lambda s: count(least(s)), "least -> count"),
+        (merged, ""),
+        (swap, ""),
+    ],
+)
+def test_an_output_of_epochs_that_are_not_one_time_has_final_records(build: Build, decision: str) -> None:
+    assert decided("manual", build, times=KINDS["bitemporal"]) == decision
+
+
+def test_an_output_does_not_make_merged_values_final() -> None:
+    assert decided("manual", looped(merged)) == "loop.leave -> o"
+    assert decided("manual", lambda s: looped(merged)(s).where(V > 0)) == "loop.leave -> where"
 
 
 @pytest.mark.parametrize("workers", [1, 3])

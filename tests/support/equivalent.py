@@ -24,6 +24,12 @@ EQUIVALENT = {
     "graphs/forest.py::Forest._with_edge::forget the first condition::1": (
         "what follows finds nothing for no nodes, more slowly"
     ),
+    "graphs/pairs.py::_unordered::change a comparison::2": (
+        "how many rows out of order have all rows sorted; they are in order either way"
+    ),
+    "operators/monotone.py::_best::forget a condition::1": "of one record the best is itself, more slowly",
+    "operators/retractions.py::_value::forget the first condition::1": "what has no column is a count",
+    "operators/retractions.py::retractions_in::forget a condition::3": "no column is called None",
     "graphs/components.py::least_reaching::turn a truth::2": "what is fed back is consolidated twice",
     "progress/reachability.py::Reachability.order::leave out a branch::1": (
         "what follows gives the same tuple, more slowly"

@@ -82,7 +82,7 @@ def finalise_graph(graph: LogicalGraph) -> LogicalGraph:
             kind = kinds[edges[0].source, edges[0].port]
             if stage.vertex.diff:
                 retracting.append((stage, kind))
-            if isinstance(kind, Monotone) and kind.merge is None and by_epochs:
+            if isinstance(kind, Monotone) and _finalises(kind, by_epochs=by_epochs):
                 vertex = MonotoneOutput(stage.vertex.schema, stage.vertex.diff, kind)
                 finalising = replace(copies[stage], vertex=vertex, requires=(Partition.by(kind.keys),))
                 copies[stage] = copy.stages[stage.index] = finalising
@@ -107,10 +107,14 @@ def _must_be_final(edge: Edge, kind: Monotone | Derived, *, by_epochs: bool) -> 
     target = edge.target
     if isinstance(kind, Derived) and target.kind is Kind.LEAVE and not target.scope.in_loop:
         return True
-    # an output finalises by itself only where an epoch is one time, and the best value one that was sent
-    finalises = by_epochs and not (isinstance(kind, Monotone) and kind.merge is not None)
-    is_output = isinstance(target.vertex, OutputVertex)
-    return _needs_final(target, edge.source) or (is_output and not finalises) or _loses(target, kind)
+    if isinstance(target.vertex, OutputVertex):
+        return not _finalises(kind, by_epochs=by_epochs)
+    return _needs_final(target, edge.source) or _loses(target, kind)
+
+
+def _finalises(kind: Monotone | Derived, *, by_epochs: bool) -> bool:
+    """Whether an output makes such records final: an epoch is one time, and the best value was sent."""
+    return by_epochs and isinstance(kind, Monotone) and kind.merge is None
 
 
 def _never_final(edge: Edge, kind: Derived) -> GraphError:
@@ -165,10 +169,8 @@ def _check_diff(graph: LogicalGraph, output: Stage, kind: NotFinal, *, by_epochs
             if (cause := _retracts_none(source, changes, kind)) is not None:
                 msg = f"output {output.name!r} ({output.where}) is to retract records, and {cause[0]}"
                 raise GraphError(msg, hint=cause[1])
-            settles = isinstance(vertex, ImprovementsPerTime) and all(
-                each.source.monotone == vertex.monotone for each in graph.into(source)
-            )
-            if (source.is_routing or source.is_stateless or settles) and source not in seen:
+            follows = source.is_routing or source.is_stateless or isinstance(vertex, ImprovementsPerTime)
+            if follows and source not in seen:
                 seen.add(source)
                 todo.append((source, changes if source.kind is Kind.LEAVE else source))
     if kind is not None and not by_epochs:
