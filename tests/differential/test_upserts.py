@@ -49,8 +49,9 @@ def test_of_each_key_the_latest_record_is_there(
 
 def test_a_record_that_comes_again_or_late_changes_nothing() -> None:
     flow = ts.Dataflow("again")
-    now = flow.input("log", LOG).upserts(["k"], ["version"], apply_as_deletes=pc.field("deleted"))
-    now.select("k", "v").capture("out")
+    log = flow.input("log", LOG)
+    log.upserts(["k"], ["version"], apply_as_deletes=pc.field("deleted")).select("k", "v").capture("out")
+    log.upserts("k", "version").select("k", "v").capture("none deletes")
     gone = ("a", 3, None, True)
 
     out = ts.testing.run(
@@ -63,9 +64,15 @@ def test_a_record_that_comes_again_or_late_changes_nothing() -> None:
                 [("a", 2, 7, None), gone],
             ]
         },
-    )["out"]
+    )
 
-    assert out.rows() == {0: [("a", 7, 1)], 1: [], 2: [("a", 7, -1)], 3: []}
+    assert out["none deletes"].rows() == {
+        0: [("a", 7, 1)],
+        1: [],
+        2: [("a", None, 1), ("a", 7, -1)],
+        3: [],
+    }
+    assert out["out"].rows() == {0: [("a", 7, 1)], 1: [], 2: [("a", 7, -1)], 3: []}
 
 
 def test_columns_and_conditions_are_checked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +116,6 @@ def test_other_things_than_streams_are_refused(operation: str) -> None:
     assert getattr(x, operation)(x).schema == x.schema
     with pytest.raises(GraphError, match=rf"(?s){operation} got a str.*Hint: "):
         getattr(x, operation)("y")
+    ages = flow.input("ages", pa.schema([("age", pa.month_day_nano_interval())]))
+    with pytest.raises(SchemaError, match=rf"(?s){operation}.* columns without equality \['age'\].*Hint: "):
+        getattr(ages, operation)(ages)
