@@ -110,6 +110,10 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
     "no iterations": (lambda of: of.x.iterate(lambda v: v, max_iterations=0), "max_iterations=0"),
     "a missing iteration": (lambda of: of.x.enter_at(of.loop, "q"), "enter_at.*'q'"),
     "a text iteration": (lambda of: of.y.enter_at(of.loop, "w"), "enter: at=w is string"),
+    "an iteration of another kind": (
+        lambda of: of.x.enter_at(of.flow.scope.inner(time=ts.times.Descending), "k"),
+        "enter_at.*has times of its own kind",
+    ),
     "no loop": (lambda of: of.x.enter_at(of.flow.scope, "k"), "enter_at.*not outside"),
     "its own loop": (
         lambda of: (v := of.x.enter(of.loop)).enter_at(v.scope, "k"), "enter_at.*not outside",
