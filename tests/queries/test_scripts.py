@@ -464,6 +464,12 @@ REFUSED = [
         "w is double in the result and bigint in the input",
         "another alias",
     ),
+    (
+        "SELECT src, avg(w) AS w, avg(dst) AS dst FROM edges GROUP BY src HAVING w > dst + 0.5",
+        "w is double in the result and bigint in the input",
+        "another alias",
+    ),
+    ("SELECT first(w, src) OVER (ORDER BY src) FROM edges", "first of 2 arguments", "give 1"),
     ("SELECT dst, every(src > 1) OVER () FROM edges GROUP BY dst", "src is neither in GROUP BY", "any_value"),
     ("SELECT dst, every(src > 1, dst) FROM edges GROUP BY dst", "every of 2 arguments", "give 1"),
     ("SELECT var_samp(true) FROM edges", "var_samp of boolean", "numbers"),

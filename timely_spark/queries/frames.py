@@ -128,7 +128,8 @@ def _arguments(block: Aggregating, call: Any, name: str) -> tuple[list[Any], tup
     arguments = [one for one in parts if isinstance(one, exp.Expression)]
     least, most = {"ntile": (0, 1), "nth_value": (2, 2), "lag": (1, 3), "lead": (1, 3)}.get(name, (1, 1))
     if not least <= len(arguments) <= most:
-        raise binder.refuse(call, f"{name} of {len(arguments)} arguments", f"give {least}.")
+        problem = f"{calls.function_name(call)} of {len(arguments)} arguments"
+        raise binder.refuse(call, problem, f"give {least}.")
     if name in {"ntile", "nth_value"}:
         *values, number = arguments or [exp.Literal.number(1)]
         place = binder.constant(number)

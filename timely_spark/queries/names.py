@@ -106,9 +106,12 @@ class BlockNames(ABC):
         match = None if other else self._found(node, parts, names)
         if match is None:
             if alias is not None:
+                if lost and self._types_only and len(parts) == 1 and self._before is not None:
+                    ((entry, _),) = filter(None, [self._before.find(parts)])
+                    return cast_to(exp.null(), entry.type)  # Spark casts as of the input
                 self._refuse_repeated(node, parts[0])
                 aliased: exp.Expression = self._of_alias(node, alias, names)
-                if lost and not self._types_only:
+                if lost:
                     self._refuse_other_type(node, aliased)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))
