@@ -286,6 +286,11 @@ REFUSED = [
     ("SELECT w -> 'a' FROM edges", "a -> 'b' is not supported", "get_json_object"),
     ("SELECT CAST(DATE '2024-01-01' AS int)", "date cannot be cast to int", "unix_date"),
     (
+        "SELECT CAST(INTERVAL '1' DAY AS string)",
+        "cannot be cast to string",
+        "take its parts, as by extract(DAY",
+    ),
+    (
         "SELECT (w, 1) = (1, 1) FROM edges",
         "struct<w:bigint,col2:int>",
         "cast the fields to one type, as in (1, 5L)",
