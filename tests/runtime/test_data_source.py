@@ -29,6 +29,19 @@ print(*(name for name in sys.modules if name.split(".")[0] in ("timely_spark", "
 """
 
 
+def test_a_process_that_reads_imports_from_where_the_driver_does(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = ts.Dataflow("f")
+    flow.input("x", "n long").distinct().capture("out")
+    source = timely_source(["/of/the/driver"])({"context": begin(flow).context.to_option()})
+    own = list(sys.path)
+    monkeypatch.setattr(sys, "path", [*own])
+    for _ in range(2):
+        source.flow_reader()  # type: ignore[attr-defined]
+        assert sys.path == [*own, "/of/the/driver"]
+
+
 @pytest.mark.slow
 def test_planning_its_reading_imports_nothing_that_reading_needs(begin: Begin, tmp_path: Path) -> None:
     flow = ts.Dataflow("f")

@@ -43,6 +43,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.stem for path in (folder / "timely/captured/out").iterdir())
 
 
+def test_files_of_others_in_the_folder_are_not_deliveries(tmp_path: Path) -> None:
+    written(tmp_path, range(2))
+    for name in ("2.arrow.bak", "desktop.ini", "1-x.arrow"):
+        (tmp_path / "timely/captured/out" / name).touch()
+    assert [version for version, _ in Deliveries(str(tmp_path), "out").read()] == [0, 1]
+
+
 def killing(at: int) -> Callable[[Any], Any]:
     """Wrap a method of `Files`: the process is killed before the call with this number."""
     calls = iter(range(at))

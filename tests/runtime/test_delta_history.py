@@ -265,6 +265,12 @@ def test_rows_of_the_newest_file_are_read_and_no_more(tmp_path: Path) -> None:
     assert written() == [{"n": 2, "day": "tue"}, {"n": 3, "day": "tue"}]  # they were written last
     write_deltalake(folder, pa.table({"n": [5], "day": ["mon day"]}), mode="append")
     assert written() == [{"n": 5, "day": "mon day"}]
+    DeltaTable(folder).optimize.compact()
+    assert written() == [{"n": 5, "day": "mon day"}]  # no rows are new
+    table = DeltaTable(folder)
+    deleted = [add(str(Path(path).relative_to(folder)), vector=1) for path in table.file_uris()]
+    logged(tmp_path / "table", [deleted], first=table.version() + 1)  # as some of their rows were deleted
+    assert written() == [{"n": 5, "day": "mon day"}]
 
 
 def test_the_last_transaction_of_the_output_is_the_highest(tmp_path: Path) -> None:

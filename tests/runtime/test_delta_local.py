@@ -16,11 +16,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 import timely_spark as ts
-from tests.support.tables import operations, part, rows_of
+from tests.support.tables import operations, part, prepared, rows_of
 from timely_spark.errors import SchemaError
 from timely_spark.runtime.errors import OutputMismatch
 from timely_spark.runtime.sinks import delta_local
-from timely_spark.runtime.sinks.delivery import Delivery
+from timely_spark.runtime.sinks.delivery import Delivery, spark_schema
 from timely_spark.runtime.sinks.delta import DeltaSink
 from timely_spark.runtime.sinks.delta_history import DeltaHistory
 from timely_spark.runtime.sinks.delta_local import appended, local_folder, properties, upserted
@@ -579,6 +579,41 @@ def test_what_the_table_refuses_is_the_tables(text: str, expected: str) -> None:
     """Delta's own advice, such as mergeSchema, is of options that no output has."""
     with pytest.raises(SchemaError, match=f"^{expected}"):
         DeltaSink("t")._explain(ValueError(text))
+
+
+def test_a_table_of_a_catalog_is_written_where_the_catalog_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, folder = pa.schema([("epoch", pa.int64()), ("word", pa.string())]), tmp_path.resolve()
+    deltalake.DeltaTable.create(folder, schema=schema)
+    session: Any = mock.Mock(**{"conf.get.return_value": "delta"})
+    frame = mock.Mock(schema=spark_schema(schema), columns=schema.names)
+    table = mock.Mock(**{"toDF.return_value": frame})
+    table.detail().collect.return_value = [{"location": folder.as_uri()}]
+    monkeypatch.setattr(DeltaSink, "_table", lambda *_: table)
+
+    def start(properties: dict[str, str], kind: pa.DataType) -> DeltaSink:
+        session.sql().collect.return_value = [*properties.items()]
+        return prepared(session, DeltaSink("words"), pa.schema([("word", kind)]))
+
+    sink = start({}, pa.string())
+    assert sink.resolved(session) == str(folder)
+    assert sink.written(1) is None
+    deltalake.write_deltalake(folder, pa.table([[0, 0], ["a", "b"]], schema), mode="append")
+    written = sink.written(1)
+    assert written is not None
+    assert written["word"].to_pylist() == ["a"]
+    for owner, hint in (({}, ", or pass overwrite=True"), ({"timely_spark.checkpoint": "one"}, "")):
+        also = rf"(?s)exists with columns.*Hint: write to another table{hint}\.$"
+        with pytest.raises(OutputMismatch, match=also):
+            start(owner, pa.int64())
+
+
+def test_a_table_that_is_to_be_made_has_the_name_that_the_catalog_gives_it(tmp_path: Path) -> None:
+    session: Any = mock.Mock()
+    session.catalog.currentCatalog.return_value, session.catalog.currentDatabase.return_value = "Main", "db"
+    assert DeltaSink("Words").resolved(session) == "`main`.`db`.`words`"
+    assert DeltaSink(f"{tmp_path}/../t/").resolved(session) == str(tmp_path.parent.resolve() / "t")
 
 
 def test_two_outputs_that_cannot_have_one_table_are_refused_before_it_is_replaced(

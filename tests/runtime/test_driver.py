@@ -34,6 +34,7 @@ from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.run_context import RunContext, packed_sources
 from timely_spark.runtime.sources.folder import Folder
 from timely_spark.runtime.storage import blobs
+from timely_spark.runtime.storage.cuts import record
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import RoundLog, stop_file
 from timely_spark.runtime.storage.manifest import Manifest
@@ -1009,6 +1010,42 @@ def test_an_error_in_a_session_that_was_stopped_is_not_that_of_a_step(
     reported = process.context.failure()
     assert isinstance(reported, kind)
     assert text in str(reported)
+
+
+def test_a_source_goes_on_where_batches_without_a_micro_batch_have_read_it() -> None:
+    """The offset of the next micro-batch repeats the old one where Spark has seen nothing new."""
+    offsets = {4: {"same": {"files": 1}, "new": {"files": 1}}, 5: {"same": {"files": 1}, "new": {"files": 7}}}
+    log: Any = mock.Mock(read_to=lambda batch: ({"x": 3}, offsets[batch]))
+    resident = {"same": {"files": 5}, "new": {"files": 6}}
+    before: Any = mock.Mock(micro_batch=4, entries={"x": 8, "y": 0}, sources=resident)
+
+    assert driver_module._read_to(log, before, 5) == {
+        "entries": {"x": 8, "y": 0},
+        "sources": {"same": {"files": 5}, "new": {"files": 7}},
+    }
+
+
+def test_where_rounds_ended_early_is_forgotten_with_their_batches(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, run = begin(loop(), rounds=100, keep=1), Rounds.run
+    for n in range(3):
+        process.feed("x", [n])
+    log, newest = process.context.log, process.newest()
+    for batch in range(newest.batch + 1):
+        record(log, batch, 0, 0, 1)
+
+    def ended_early(*args: Any) -> Any:
+        coordinator, result = run(*args)
+        result.stats["cut"] = 1
+        return coordinator, result
+
+    process.feed("x", [0])
+    assert len(log.files.names("cuts")) == newest.batch + 1, "no folder is listed"
+    before = process.newest().kept_from
+    monkeypatch.setattr(Rounds, "run", ended_early)
+    process.feed("x", [0])
+    assert log.files.names("cuts") == [f"cuts/{batch}-0-0.json" for batch in range(before, newest.batch + 1)]
 
 
 def test_a_clock_that_jumps_changes_no_result(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 import timely_spark as ts
 from tests.support.stepper import Begin
 from timely_spark.coordinator import RoundLimits
-from timely_spark.runtime.errors import PeersUnreachable
+from timely_spark.runtime.errors import PeerLost, PeersUnreachable
 from timely_spark.runtime.query import rounds
-from timely_spark.runtime.query.rounds import Rounds
-from timely_spark.runtime.query.staying import StayingTasks
+from timely_spark.runtime.query.rounds import ATTEMPTS, Rounds
+from timely_spark.runtime.query.staying import StayingTasks, Work
 from timely_spark.runtime.session import no_parallel_rounds
 from timely_spark.runtime.storage.states import StateRefs
 from timely_spark.testing import Simulation
+from timely_spark.worker import ROWS
 
 
 def down() -> ts.Dataflow:
@@ -70,6 +74,33 @@ def test_a_run_without_slots_for_tasks_that_stay_says_why_and_asks_once(
     assert [of_run.can_stay(session, batch) for batch in (3, 4)] == [False, False]  # type: ignore[arg-type]
     assert asked == [3]
     assert of_run.no_longer(StateRefs()) == "Spark has one slot"
+
+
+def test_a_batch_whose_task_is_lost_runs_again_and_says_so(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    works, answer = list[Work](), ROWS.empty_table()
+
+    def run(work: Work, *_: object) -> pa.Table:
+        works.append(work)
+        if len(works) <= losses:
+            msg = "task 1 is gone"
+            raise PeerLost(msg)
+        return answer
+
+    monkeypatch.setattr(rounds, "await_slots", lambda *_: None)
+    of_run = Rounds(begin(down()).context, parallel=False)
+    of_run._tasks = tasks = mock.Mock(run=run, tasks=2)
+    work = Work(3, {}, {}, [], repeated=False)
+    for losses, expected in ((2, nullcontext()), (ATTEMPTS, pytest.raises(PeerLost))):
+        works.clear()
+        caplog.clear()
+        with expected:
+            assert of_run._by_tasks(None, work, answer, {}) is answer  # type: ignore[arg-type]
+        assert [each.repeated for each in works] == [False, True, True, True][: losses + 1]
+        lost = "down: batch 3 runs again, because a task that hosts workers was lost: task 1 is gone"
+        assert [record.message for record in caplog.records] == [lost] * (len(works) - 1)
+    assert tasks.end.call_count == 2 + ATTEMPTS
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ EQUIVALENT = {
     "runtime/query/flow_reader.py::FlowReader._wait::forget the first condition::1": (
         "how long an idle flow pauses"
     ),
+    "runtime/sinks/delta.py::DeltaSink._properties::never take a value::1": (
+        "without a folder deltalake reads nothing either, and Spark is asked"
+    ),
     "runtime/sinks/pending_outputs.py::PendingOutputs._merged::flip a sign::2": "how often files are merged",
     "runtime/sources/bad_row.py::_fits.fit::turn a truth::1": "values are validated again after the cast",
     "runtime/sources/bad_row.py::_own_rows::forget a filter::2": (
@@ -48,6 +51,9 @@ EQUIVALENT = {
     ),
     "runtime/sources/file_readers.py::ReplayReader._since::leave out an assignment::1": (
         "holds are renewed more often"
+    ),
+    "runtime/sources/journal.py::FileCounts.of::change a number::1": (
+        "any number below 0 means that there is no batch"
     ),
     "runtime/sources/messages.py::Json.parse::turn a truth::1": "the lines are one block, of one thread",
     "runtime/sources/reader.py::Reader.latest_offset::leave out an assignment::1": (

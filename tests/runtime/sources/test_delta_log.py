@@ -148,6 +148,18 @@ def test_a_value_that_a_removal_leaves_out_is_null_whatever_the_file_has(table: 
     assert [table.rows(log.files(n), changes=True) for n in (0, 1)] == [[(1, None, 1)], [(1, None, -1)]]
 
 
+def test_a_version_of_a_log_whose_beginning_was_removed_can_be_read(table: Table) -> None:
+    table.commit(*BEGIN, {"add": (a := table.file("a", [1]))})
+    table.commit({"remove": a}, {"add": table.file("b", [2])})
+    Path(table.log().commit(0)).unlink()
+    log, folder = table.log(changes=True), str(table.folder)
+    (none,) = {file.values for file in log.files(1) if file.path == f"{folder}/b"}
+    assert [(Path(file.path).name, file.values) for file in log.files(1)] == [
+        ("a", (("day", None), ("diff", "-1"))),
+        ("b", none),
+    ]
+
+
 def modified(table: Table, *seconds: float) -> None:
     for version, at in enumerate(seconds):
         os.utime(table.folder / "_delta_log" / f"{version:020}.json", (at, at))

@@ -109,6 +109,29 @@ def test_a_line_of_json_that_is_longer_than_a_block(tmp_path: Path) -> None:
     assert rows(folder_of(tmp_path, larger), "s string") == [record, record]
 
 
+def test_of_a_stream_of_json_no_more_is_read_than_is_asked_for() -> None:
+    class Stream(io.BytesIO):
+        asked = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.asked += 1
+            return super().read(size)
+
+    stream = Stream(b'{"n": null}\n' * 1000)
+    lines = json_files.NullsAsObjects(stream)
+    assert lines.read(400) == (b'{"n": null}\n' * 1000)[:400]
+    assert stream.asked <= 2
+
+
+@pytest.mark.parametrize("name", ["n", "ß", "ΐ", "name"])  # others are longer in another case
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_name_in_another_case_is_seen_wherever_a_read_ends(name: str, size: int) -> None:
+    names = json_files._Names(io.BytesIO(f'{{"{name.upper()}": 1}}'.encode()), [name])
+    while names.read(size):
+        pass
+    assert names.written == {name.upper()}
+
+
 @pytest.mark.slow
 def test_json_with_long_lines_is_not_held_in_memory(tmp_path: Path) -> None:
     record = {"s": "a" * 70_000}

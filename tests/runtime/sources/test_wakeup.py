@@ -309,3 +309,12 @@ def test_a_short_wait_is_short(tmp_path: Path) -> None:
 
     with closing(Wakeup([str(tmp_path)], tell=print)) as wakeup:
         assert min(took() for _ in range(3)) < 0.5
+
+
+def test_a_wait_wakes_only_where_folders_are_compared(
+    watching: Callable[..., Wakeup], tmp_path: Path
+) -> None:
+    with closing(watching(tmp_path)) as wakeup:
+        wakeup._poll = poll = mock.Mock(wraps=wakeup._poll)
+        assert not wakeup.wait(0.03)
+        assert (poll.poll.call_count <= 3) == wakeup.complete

@@ -199,7 +199,7 @@ class _Names:
         self._others = f'"(?:{others})"' if len(others) < _LONG else None
         either = "|".join("".join(map(_either, name)) for name in sorted(names))
         self._names = re.compile(f'"({either})"'.encode())
-        self._longest = 2 * max((len(name.encode()) for name in names), default=0)  # in another case
+        self._longest = 3 * max((len(name.encode()) for name in names), default=0)  # in another case
         self._held = b""
 
     def read(self, size: int) -> bytes:

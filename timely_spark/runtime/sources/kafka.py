@@ -454,15 +454,14 @@ class KafkaSource(JournaledSource):
                 raise self.topics.error(what, "partitions are counted from 0.")
             return {t: [start.get(t, {}).get(n, at) for n, at in enumerate(first[t])] for t in counts}
         at = self.start
-        offsets: Offsets = self.ask(lambda b: b.offsets(counts, at))
-        if isinstance(at, int):  # -1: nothing is as new
+        if isinstance(at, int):
+            # asked first: what arrives meanwhile is not before the end
             ends = self.ask(lambda b: b.offsets(counts, "latest"))
+            offsets = self.ask(lambda b: b.offsets(counts, at))
             pairs = {topic: zip(offsets[topic], ends[topic], strict=True) for topic in counts}
-            offsets = {
-                topic: [end if first < 0 else first for first, end in ranges]
-                for topic, ranges in pairs.items()
-            }
-        return dict(offsets)
+            # -1: no message is as new
+            return {t: [end if first < 0 else first for first, end in ranges] for t, ranges in pairs.items()}
+        return dict(self.ask(lambda b: b.offsets(counts, at)))
 
     def tables(self, ranges: Sequence[Range]) -> Iterator[pa.Table]:
         """The messages of ranges: `METADATA` as far as the flow reads it, and value binary."""

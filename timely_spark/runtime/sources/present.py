@@ -72,8 +72,6 @@ def _versions(source: DeltaSource, skipped: Collection[int]) -> Read:
 
     @cache  # the log is read once for each version
     def read(version: int) -> bool:
-        if version >= newest:
-            return True
         if source.from_version is None and version == -1:
             return not log.snapshot(newest)
         return not any(log.files(each) for each in range(version + 1, newest + 1) if each not in skipped)

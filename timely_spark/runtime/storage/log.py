@@ -416,8 +416,9 @@ class RoundLog:
         Raises:
             LostOwnership: a later run has begun the batch.
         """
+        assert self.term is not None
         self.check_owner()
-        term = self.term or 0
+        term = self.term
         begun = self.files.write_once(f"epochs/{batch}.json", {"term": term, "ends": ends})
         if begun["term"] > term:
             raise LostOwnership.to(self.checkpoint, term=term, owner=self.owner())
