@@ -317,6 +317,18 @@ def test_a_version_that_drops_or_changes_a_column_that_is_read_is_told(table: Ta
             log.files(version, expected)
 
 
+def test_a_table_that_changes_its_columns_while_it_is_empty_is_told(table: Table) -> None:
+    """The first rows had null in the columns that the table did not have any more."""
+    table.commit(*BEGIN)
+    reader = reader_of(table)
+    assert polled(reader, reader.initial_offset()) == reader.initial_offset()
+
+    schema = json.dumps({"type": "struct", "fields": FIELDS[1:]})
+    table.commit({"metaData": METADATA | {"schemaString": schema}}, {"add": table.file("a", [1])})
+    with pytest.raises(BadFile, match="version 1 of .* has nothing where the flow reads n int64"):
+        polled(reader, reader.initial_offset())
+
+
 def test_no_table_and_a_version_that_is_gone(table: Table) -> None:
     with pytest.raises(BadFile, match="is not a Delta table"):
         ts.Dataflow("d").delta("t", table.folder)

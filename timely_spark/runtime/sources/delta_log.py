@@ -215,9 +215,11 @@ class DeltaLog:
             raise self.folder.error(msg, f"from_version={newest + 1} begins with the next one.")
         return begin.version
 
-    def snapshot(self, version: int) -> list[File]:
-        """The files of the table at a version, the oldest first."""
-        active, _ = self._state(version)
+    def snapshot(self, version: int, expected: pa.Schema | None = None) -> list[File]:
+        """The files of the table at a version, the oldest first; the version has the columns of `expected`."""
+        active, metadata = self._state(version)
+        if expected is not None:
+            self._check_columns(_columns(metadata), expected, version)
         return sorted(self._file(action, "1") for action in active.values())
 
     def _state(self, version: int) -> tuple[dict[str, DeltaAction], DeltaAction]:

@@ -197,7 +197,7 @@ class DeltaReader(Reader):
         log = self.source.log
         if self._is_first(start):
             newest = log.newest() if self._target is None else self._target
-            return self._offset(newest) if log.snapshot(newest) else start
+            return self._offset(newest) if log.snapshot(newest, self._columns) else start
         if self._target is None and not self._due():
             return start
         with self._looking():
@@ -216,6 +216,11 @@ class DeltaReader(Reader):
             self._waiting = (log.newest() if self._target is None else self._target) - end if more else 0
         return self._offset(end) if count else start
 
+    @property
+    def _columns(self) -> pa.Schema:
+        """The columns of the table when the flow was built."""
+        return self.context.plan.source(self._name).stage.outputs[0]
+
     def _offset(self, version: int) -> Offset:
         return {"version": version, "commit": self.source.log.commit_id(version)}
 
@@ -228,8 +233,7 @@ class DeltaReader(Reader):
         if self._is_first(start):
             return list(log.snapshot(end["version"]))
         versions = range(start["version"] + 1, end["version"] + 1)
-        expected = self.context.plan.source(self._name).stage.outputs[0]
-        return [file for version in versions for file in self._version(start, version, expected)]
+        return [file for version in versions for file in self._version(start, version, self._columns)]
 
     def shares(self, start: Offset, end: Offset) -> Sequence[FilesShare]:
         """The shares of the tasks, which know the versions of files for their errors."""
