@@ -49,6 +49,14 @@ def test_records_that_do_not_fit_are_refused_and_nothing_is_lost(records: Any) -
         as_table(records, as_schema("id long, name string"))
 
 
+def test_a_frame_without_rows_has_columns_of_any_type() -> None:
+    schema = as_schema("id long, name string")
+    for empty in (pd.DataFrame({"name": [], "id": []}, dtype=float), pd.DataFrame(columns=["id", "name"])):
+        assert as_table(empty, schema) == schema.empty_table()
+    with pytest.raises(SchemaError, match="a frame has no 'name'"):
+        as_table(pd.DataFrame({"id": []}), schema)
+
+
 AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
 LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
 

@@ -495,6 +495,28 @@ def test_a_stop_with_a_timeout_does_not_wait_for_a_call_of_a_step(begin: Begin) 
     until(lambda: not log.files.exists(stop_file(log.term)))
 
 
+def test_a_stop_timeout_of_the_session_does_not_end_a_stop(begin: Begin) -> None:
+    """It is for the session's other queries; a stop of a flow has a timeout of its own."""
+    process, calls = begin(endless()), list[str]()
+
+    class Slow:
+        isActive, status = True, {"message": "Processing new data"}  # noqa: N815 - Spark's name
+        runId, exception = "a run", staticmethod(lambda: None)  # noqa: N815 - Spark's name
+
+        def stop(self) -> None:
+            calls.append("stop")
+            msg = "java.util.concurrent.TimeoutException: Stream Execution thread failed to stop within 1 ms"
+            raise RuntimeError(msg)
+
+        def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
+            calls.append("awaited")
+            self.isActive = False
+
+    query = Query(Slow(), process.context)  # type: ignore[arg-type]
+    query.stop()
+    assert calls == ["stop", "awaited"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",

@@ -121,6 +121,8 @@ def _from_frame(frame: Any, schema: pa.Schema) -> pa.Table:
     if not frame.columns.is_unique:
         msg = f"columns {[*frame.columns]} are not unique"
         raise ValueError(msg)
+    if not len(frame):  # its columns have any types
+        return schema.empty_table()
     return pa.table([_of_series(frame[field.name], field) for field in schema], schema=schema)
 
 

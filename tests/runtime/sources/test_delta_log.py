@@ -325,7 +325,7 @@ def test_a_table_that_changes_its_columns_while_it_is_empty_is_told(table: Table
 
     schema = json.dumps({"type": "struct", "fields": FIELDS[1:]})
     table.commit({"metaData": METADATA | {"schemaString": schema}}, {"add": table.file("a", [1])})
-    with pytest.raises(BadFile, match="version 1 of .* has nothing where the flow reads n int64"):
+    with pytest.raises(BadFile, match=r"version 1 of .* has nothing where the flow reads n int64"):
         polled(reader, reader.initial_offset())
 
 

@@ -9,6 +9,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,9 @@ from timely_spark.runtime.handle.interrupts import only_the_wait, timeout_second
 from timely_spark.runtime.handle.log_view import BEAT, Completed, LogView, Progress
 from timely_spark.runtime.handle.probe import QueryProbe
 from timely_spark.runtime.handle.sent import Sent
+from timely_spark.runtime.query import rest
 from timely_spark.runtime.query.live import BatchProgress, running_batch
-from timely_spark.runtime.query.rest import end_rest, telling, wait_for_rest, what_runs, yielding
+from timely_spark.runtime.query.rest import telling, wait_for_rest, what_runs, yielding
 from timely_spark.runtime.run_context import RunContext
 from timely_spark.runtime.session import has_stopped
 from timely_spark.runtime.sinks.outputs import published_by
@@ -267,13 +269,7 @@ class Query:
         """
         self._context.check_may_wait("stop()")
         started, limit = time.monotonic(), math.inf if timeout is None else timeout_seconds(timeout)
-
-        def end() -> None:
-            try:
-                self._query.stop()
-            finally:
-                end_rest(self._context)
-
+        end = partial(rest.end, self._query, self._context, waits=not living.ending)
         if living.ending:  # at its end the interpreter starts no thread
             wait_for_rest(self._query, self._context, self._watch.until, limit)
             end()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: after the stop; after so long, `stop` logs what it waits for.
 PATIENCE, REST, AFTER, QUIET = 5.0, 30.0, 2.0, 0.5
 _BEAT = 0.01
+#: what Spark says if a query has not ended after the session's `stopTimeout`
+_STOP_TIMEOUT = "failed to stop within"
 Until: TypeAlias = Callable[[Callable[[], bool], Callable[[], bool], float], object]
 _yielding = threading.Lock()
 #: how many bodies of `yielding` run, by run
@@ -57,6 +59,25 @@ def wait_for_rest(query: StreamingQuery, context: RunContext, until: Until, pati
     except BaseException:
         end_rest(context)  # the query runs on
         raise
+
+
+def end(query: StreamingQuery, context: RunContext, *, waits: bool) -> None:
+    """Stop the query, and take the request back.
+
+    Args:
+        query: the query in Spark.
+        context: the run's.
+        waits: whether to wait until it has ended, also if the session has a `stopTimeout` for Spark's wait.
+    """
+    try:
+        query.stop()
+    except Exception as error:
+        if not waits or _STOP_TIMEOUT not in str(error):
+            raise
+        with suppress(Exception):  # the query's own, which the caller keeps
+            query.awaitTermination()
+    finally:
+        end_rest(context)
 
 
 def end_rest(context: RunContext) -> None:

@@ -216,7 +216,7 @@ class DeltaLog:
         return begin.version
 
     def snapshot(self, version: int, expected: pa.Schema | None = None) -> list[File]:
-        """The files of the table at a version, the oldest first; the version has the columns of `expected`."""
+        """The files of the table at a version, the oldest first; the version must have `expected`."""
         active, metadata = self._state(version)
         if expected is not None:
             self._check_columns(_columns(metadata), expected, version)
