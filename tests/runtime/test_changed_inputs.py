@@ -295,6 +295,7 @@ def test_columns_of_parquet_are_those_of_the_stored_output(begin: Begin, tmp_pat
         x = flow.input("x", pq.read_schema(tmp_path / "a.parquet"))
         x.capture("out")
         x.to_files(str(tmp_path / "out"), name="files")
+        x.select(k="1").group_by("k").aggregate(every=("collect", "k"), name="lists").capture("all")
         return flow
 
     for _ in range(2):

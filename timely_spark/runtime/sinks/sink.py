@@ -181,7 +181,7 @@ class CaptureSink(Sink):
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
         """Set the folder of the files, whose columns must be those of the stream."""
         self.deliveries = Deliveries(checkpoint, output.name)
-        stored, now = self.deliveries.schema(), describe(output.schema)
+        stored, now = self.deliveries.schema(), describe(as_schema(output.schema))
         if stored is not None and (before := describe(as_schema(stored))) != now:
             raise OutputMismatch.columns(output.name, stored=before, now=now)
 
