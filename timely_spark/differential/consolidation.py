@@ -101,7 +101,9 @@ def without_transient(collection: AnyCollection) -> AnyCollection:
     return result
 
 
-def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | None = None) -> AnyCollection:
+def consolidated(
+    collection: AnyCollection, vertex: Consolidate, *, name: str | None = None, **parts: Any
+) -> AnyCollection:
     """The collection after a vertex that consolidates; equal records are on one worker."""
     stream = collection.stream
     by = partition_of(stream.flow.graph, stream.stage)
@@ -116,6 +118,7 @@ def consolidated(collection: AnyCollection, vertex: Consolidate, *, name: str | 
             vertex=vertex,
             requires=[by],
             guarantees=by.columns,
+            **parts,
         )[0],
         once=True,
     )

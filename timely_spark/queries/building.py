@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from timely_spark.differential.collections import Collection
+from timely_spark.differential.consolidation import Consolidate, consolidated
 from timely_spark.differential.joins import join_null_safe
 from timely_spark.graph import placed
 from timely_spark.queries.relations import Named, Projection, Recursion, Relation, RelationJoin
@@ -139,7 +140,12 @@ class Builder:
         for name, body in zip(one.names, bodies, strict=True):
             variable: Any = self.variables[one.loop, name]
             variable.set(body)
-            views[name] = (body if body.scope == scope else body.enter(scope)).leave().consolidate()
+            view = (body if body.scope == scope else body.enter(scope)).leave()
+            if one.on_limit == "return":  # rows depend on the limit: a restart with another one is refused
+                levels = {"levels": one.limit}
+                views[name] = consolidated(view, Consolidate(first=view.later), parameters=levels)
+            else:
+                views[name] = view.consolidate()
         return views
 
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from timely_spark.authors import DIFF
 from timely_spark.differential.collections import Collection
 from timely_spark.graph import Vertex
+from timely_spark.state.hashing import hashes
 from timely_spark.streams import Stream
 from timely_spark.times import Timestamp
 
@@ -40,5 +41,9 @@ def constant_rows(anchor: Stream, rows: pa.Table) -> Collection:
     """
     none = anchor.select(one=pc.scalar(1)).where(pc.scalar(False))  # noqa: FBT003 - a constant
     table = rows.append_column(DIFF, pa.array(np.ones(rows.num_rows, np.int64)))
-    stream = none.then("values", [table.schema], vertex=SendRows(table), own=(DIFF,))[0]
+    # in any order; a restart with others is refused, as these were sent at the first start
+    content = [rows.num_rows, int(hashes(rows, rows.schema.names).sum())]
+    stream = none.then(
+        "values", [table.schema], vertex=SendRows(table), parameters={"rows": content}, own=(DIFF,)
+    )[0]
     return Collection(stream)

@@ -115,6 +115,7 @@ class Generated(Relation):
             vertex=Explode(self.array, self.parts, schema, outer=self.outer),
             keeps={name: name for name in (*source.schema.names, DIFF)},
             detail=self.detail,
+            parameters={"outer": True} if self.outer else {},
             own=(DIFF,),
         )[0]
         return source.like(stream)
