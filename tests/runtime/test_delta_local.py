@@ -609,6 +609,26 @@ def test_a_table_of_a_catalog_is_written_where_the_catalog_has_it(
             start(owner, pa.int64())
 
 
+@pytest.mark.parametrize(
+    ("sink", "present", "expected"),
+    [
+        (DeltaSink("t"), [], ["epoch", "k", "v", "diff"]),
+        (DeltaSink("t", diff="diff"), [], ["epoch", "k", "v", "diff"]),
+        (DeltaSink("t", keys=["k"]), [], ["k", "v", "diff"]),
+        (DeltaSink("t", keys=["k"], diff="diff"), ["k", "v"], ["k", "v"]),
+        (DeltaSink("t", keys=["k"], diff="diff"), ["epoch", "k", "v"], ["epoch", "k", "v"]),
+        (DeltaSink("t", keys=["k"], diff="diff", epoch=False), ["epoch", "k", "v"], ["k", "v"]),
+        (DeltaSink("t", keys=["k"], diff="diff", epoch=True), [], ["epoch", "k", "v"]),
+    ],
+)
+def test_the_columns_of_a_table(sink: DeltaSink, present: list[str], expected: list[str]) -> None:
+    output: Any = mock.Mock(schema=pa.schema(dict.fromkeys(("k", "v", "diff"), pa.int64())))
+    assert sink._schema(output, present).names == expected
+    assert sink._columns == [name for name in expected if name != "epoch"]
+    own: Any = mock.Mock(schema=pa.schema(dict.fromkeys(("epoch", "k"), pa.int64())))
+    assert DeltaSink("t", keys=["k"])._schema(own, ["epoch", "k"]).names == ["epoch", "k"]
+
+
 def test_a_table_that_is_to_be_made_has_the_name_that_the_catalog_gives_it(tmp_path: Path) -> None:
     session: Any = mock.Mock()
     session.catalog.currentCatalog.return_value, session.catalog.currentDatabase.return_value = "Main", "db"

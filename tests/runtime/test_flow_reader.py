@@ -18,10 +18,11 @@ from timely_spark.runtime.query import flow_reader
 from timely_spark.runtime.query.flow_reader import FlowReader
 from timely_spark.runtime.run_context import packed_sources
 from timely_spark.runtime.sources.folder import FileSource, Folder
+from timely_spark.runtime.storage.entries import skip_entry
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.log import FIRST, RoundLog, stop_file
 from timely_spark.worker import ROWS, wire
-from timely_spark.worker.wire import InputBatch
+from timely_spark.worker.wire import Advance, InputBatch
 
 
 def two_inputs() -> ts.Dataflow:
@@ -56,6 +57,29 @@ def test_a_flow_with_nothing_to_do_has_no_next_batch(begin: Begin) -> None:
         end = process.reader.latest_offset(at)
         assert end == at
         assert process.reader.shares(at, end) == []
+
+
+def test_work_of_a_flow_that_has_run_no_batch_is_work(begin: Begin) -> None:
+    """A start may leave some, in the manifest before the first batch."""
+    process = begin(two_inputs())
+    start, (manifest, rows) = process.reader.initial_offset(), process.context.log.newest_before(0)
+    process.context.log.write(replace(manifest, runnable=True), rows)
+
+    assert process.reader.latest_offset(start) == start | {"round": FIRST}
+
+
+def test_an_entry_that_a_user_has_skipped_is_no_input(begin: Begin) -> None:
+    process = begin(two_inputs())
+    for k in range(3):
+        process.handles["x"].send([k])
+    skip_entry(process.context.log, "x", 1)
+    start = process.reader.initial_offset()
+    end = process.reader.latest_offset(start)
+
+    assert end["inputs"]["x"] == 2
+    rows = read(process.reader, start, end)
+    assert sent(rows) == [("x", 0), ("x", 2)]
+    assert not [*wire.read(rows, Advance)]
 
 
 def test_what_was_sent_is_read_in_order_and_again_the_same(begin: Begin) -> None:

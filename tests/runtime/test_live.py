@@ -111,6 +111,25 @@ def test_a_call_that_takes_long_is_told_with_its_seconds(
     assert clock.content["calls"] == told
 
 
+def test_a_first_round_that_has_not_ended_counts_and_the_packing_before_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    progress = Live(Log(clock), process="rounds")  # type: ignore[arg-type]
+    worker: Any = SimpleNamespace(calling=None)
+    for packs, expected in ((path(1).compile(1), 0), (None, 1)):
+        with progress.during(0, packs):
+            if packs is None:
+                progress.round(None, worker)  # which works on it for longer than a look takes
+            clock.now += 2 * EVERY
+            progress._write(0)
+            assert clock.content["rounds"] == expected
+            clock.now += 2 * EVERY
+            result: Any = SimpleNamespace(stats={"rounds": 7}, convergence=Convergence())
+            progress.round(result, None)
+            assert clock.content["rounds"] == 7
+
+
 def test_a_file_is_there_while_its_batch_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = Clock(monkeypatch), RoundLog(str(tmp_path), 0)
     progress = Live(log, process="rounds")

@@ -73,3 +73,7 @@ def test_the_shares_of_tasks_have_every_byte_once_and_are_about_equal(
     if divisible and sizes:
         assert all(sum(part.end - part.start for part in share) <= MOST for share in shares)
         assert len(shares) <= 2 * max(tasks, total // OPENING + 1)
+    room = min(MOST, max(OPENING, -(-total // tasks)))
+    for share, (first, *_) in itertools.pairwise(shares):
+        taken = sum(part.end - part.start + OPENING for part in share)
+        assert taken + first.end - first.start > room, "no share ends before it is full"

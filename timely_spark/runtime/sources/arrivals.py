@@ -167,10 +167,10 @@ def split_files(files: Iterable[File], tasks: int, *, divisible: bool) -> list[l
     for file in listed:
         step = share if divisible else file.size
         for start in range(0, file.size, step):
-            part = Part(file.path, start, min(start + step, file.size), file.values, file.size)
-            if not shares or part.end - part.start > room:
+            size = min(step, file.size - start)
+            if size > room:
                 shares.append([])
                 room = share
-            shares[-1].append(part)
-            room -= part.end - part.start + OPENING
+            shares[-1].append(Part(file.path, start, start + size, file.values, file.size))
+            room -= size + OPENING
     return shares
