@@ -26,24 +26,10 @@ def _negated(binder: ExpressionBinder, node: exp.Expression, term: Term) -> Term
 # -- names and constants -------------------------------------------------------------------------------------
 
 
-@syntax("Paren")
-def _paren(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.bind(node.this)
-
-
-@syntax("Identifier")
-def _identifier(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.named(node, [node.name])
-
-
-@syntax("Column")
-def _column(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.named(node, [part.name for part in node.parts])
-
-
-@syntax("Dot")
-def _dot(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.field(node, binder.bind(node.this), node.expression.name)
+syntax("Paren")(lambda binder, node: binder.bind(node.this))
+syntax("Identifier")(lambda binder, node: binder.named(node, [node.name]))
+syntax("Column")(lambda binder, node: binder.named(node, [part.name for part in node.parts]))
+syntax("Dot")(lambda binder, node: binder.field(node, binder.bind(node.this), node.expression.name))
 
 
 @syntax("Literal")
@@ -60,9 +46,7 @@ def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
     return binder.constant(value)
 
 
-@syntax("RawString")
-def _raw_string(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.constant(pa.scalar(node.this, pa.string()))
+syntax("RawString")(lambda binder, node: binder.constant(pa.scalar(node.this, pa.string())))
 
 
 @syntax("HexString")
@@ -70,14 +54,8 @@ def _hex_string(binder: ExpressionBinder, node: Any) -> Term:
     return binder.constant(pa.scalar(bytes.fromhex("0" * (len(node.this) % 2) + node.this), pa.binary()))
 
 
-@syntax("Null")
-def _null(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.null
-
-
-@syntax("Boolean")
-def _boolean(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.constant(pa.scalar(bool(node.this)))
+syntax("Null")(lambda binder, node: binder.null)
+syntax("Boolean")(lambda binder, node: binder.constant(pa.scalar(bool(node.this))))
 
 
 @syntax("Interval")
@@ -279,9 +257,7 @@ def _nanvl(binder: ExpressionBinder, node: Any) -> Term:
     return _chosen(binder, node, [binder.call(node, "isnan", left)], [right], left)
 
 
-@special("coalesce", 1)
-def _coalesce(binder: ExpressionBinder, node: Any) -> Term:
-    return _first(binder, node, binder.many(node.expressions))
+special("coalesce", 1)(lambda binder, node: _first(binder, node, binder.many(node.expressions)))
 
 
 def _first(binder: ExpressionBinder, node: Any, values: Sequence[Term]) -> Term:
@@ -346,9 +322,7 @@ def _compared_with_query(binder: ExpressionBinder, node: Any) -> Term:
 _LIKES = {"Like": "like", "ILike": "ilike", "RegexpLike": "rlike"}
 
 
-@syntax(" ".join(_LIKES))
-def _like(binder: ExpressionBinder, node: Any) -> Term:
-    return _matched(binder, node, None)
+syntax(" ".join(_LIKES))(lambda binder, node: _matched(binder, node, None))
 
 
 def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
@@ -368,9 +342,7 @@ def _matched(binder: ExpressionBinder, node: Any, escape: Any) -> Term:
     return terms.logical(each, decides=several == "Any")
 
 
-@syntax("Escape")
-def _escape(binder: ExpressionBinder, node: Any) -> Term:
-    return _matched(binder, node.this, node.expression)
+syntax("Escape")(lambda binder, node: _matched(binder, node.this, node.expression))
 
 
 # -- casts ---------------------------------------------------------------------------------------------------
@@ -525,9 +497,7 @@ def _trim_call(binder: ExpressionBinder, node: Any) -> Term:
     return binder.called(node, f"${node.name.lower()}", binder.many(node.expressions)[::-1])
 
 
-@special("btrim")
-def _btrim(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "$trim", *node.expressions)
+special("btrim")(lambda binder, node: binder.call(node, "$trim", *node.expressions))
 
 
 @syntax("Substring")
@@ -537,9 +507,7 @@ def _substring(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "substring", node.this, *parts, *([] if extra is None else [extra]))
 
 
-@syntax("StrPosition")
-def _position(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.call(node, "$locate", node.args["substr"], node.this)
+syntax("StrPosition")(lambda binder, node: binder.call(node, "$locate", node.args["substr"], node.this))
 
 
 @special("locate position", 2, 3)

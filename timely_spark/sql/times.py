@@ -28,9 +28,7 @@ _PARTS = {
 }
 
 
-@syntax("Extract")
-def _extract(binder: ExpressionBinder, node: Any) -> Term:
-    return _part(binder, node, node.this.name, binder.bind(node.expression))
+syntax("Extract")(lambda binder, node: _part(binder, node, node.this.name, binder.bind(node.expression)))
 
 
 @special("date_part datepart", 2, 2)
@@ -113,6 +111,4 @@ def _time_bucket(binder: ExpressionBinder, node: Any) -> Term:
     return binder.call(node, "$time_bucket", *node.expressions)
 
 
-@special("current_timezone", 0, 0)
-def _current_timezone(binder: ExpressionBinder, node: Any) -> Term:
-    return binder.constant(pa.scalar(binder.zone))
+special("current_timezone", 0, 0)(lambda binder, node: binder.constant(pa.scalar(binder.zone)))

@@ -219,6 +219,4 @@ _of_sign("negative", operator.neg)
 _of_sign("abs", abs)
 
 
-@spark_function("positive", "number -> N", "interval -> N", result=lambda kind: kind)
-def _positive(a: Value) -> Any:
-    return a
+spark_function("positive", "number -> N", "interval -> N", result=lambda kind: kind)(lambda a: a)

@@ -102,10 +102,12 @@ def _limits(to: pa.DataType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def _integer_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    x, (least, most) = to_numpy(a), _limits(to)
-    _too_large(failures, (x < least) | (x > most), to)
-    return x.astype(to.to_pandas_dtype())
+def _fitted(x: Any, to: pa.DataType, failures: Failures) -> Any:
+    """Whole numbers as a type of integers."""
+    least, most = _limits(to)
+    large = np.asarray((x < least) | (x > most), bool)
+    _too_large(failures, large, to)
+    return np.where(large, 0, x).astype(to.to_pandas_dtype())
 
 
 def _float_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
@@ -128,7 +130,7 @@ def _to_float(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
 def _to_decimal(x: Any, scale: int, to: pa.DataType, failures: Failures) -> Any:
     x = np.atleast_1d(rescaled(wide(x), scale, to.scale))
     large = np.asarray(abs(x) >= 10**to.precision, bool)
-    failures.at(large, f"the number does not fit into {name_of(to)}", _TRY)
+    _too_large(failures, large, to)
     return decimals(np.where(large, 0, x), to)
 
 
@@ -137,12 +139,8 @@ def _exact_to_decimal(a: Value, to: pa.DataType, zone: str, failures: Failures) 
 
 
 def _decimal_to_integer(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    x, unit = to_numpy(a), 10**a.type.scale
-    whole = np.atleast_1d(np.where(x < 0, -1, 1) * (abs(x) // unit))
-    least, most = _limits(to)
-    large = np.asarray((whole < least) | (whole > most), bool)
-    _too_large(failures, large, to)
-    return np.where(large, 0, whole).astype(to.to_pandas_dtype())
+    x = to_numpy(a)
+    return _fitted(np.where(x < 0, -1, 1) * (abs(x) // 10**a.type.scale), to, failures)
 
 
 def _float_to_decimal(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
@@ -151,10 +149,6 @@ def _float_to_decimal(a: Value, to: pa.DataType, zone: str, failures: Failures) 
     bad = ~np.isfinite(x)
     decimals = _text_to_decimal(pa.array(np.where(bad, 0.0, x)).cast(pa.string()), to, zone, failures)
     return pc.if_else(pa.array(bad), pa.scalar(None, to), decimals) if bad.any() else decimals
-
-
-def _to_boolean(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
-    return to_numpy(a) != 0
 
 
 def _boolean_to_number(a: Value, to: pa.DataType, zone: str, failures: Failures) -> Any:
@@ -244,7 +238,7 @@ def _text_to_decimal(a: pa.Array, to: pa.DataType, zone: str, failures: Failures
     large = np.asarray((to.scale - scale > 77) & (exact != 0), bool)
     exact = np.where(scale <= to.scale, exact * up, rounded_quotient(exact, down))
     large |= np.asarray(abs(exact) >= 10**to.precision, bool)
-    failures.at(large, f"the number does not fit into {name_of(to)}", _TRY)
+    _too_large(failures, large, to)
     return decimals(np.where(large, 0, exact), to)
 
 
@@ -422,21 +416,18 @@ def _time_to_number(a: Value, to: pa.DataType, zone: str, failures: Failures) ->
         return (x / SECOND).astype(to.to_pandas_dtype())
     if is_decimal(to):
         return _to_decimal(x, 6, to, failures)
-    seconds = x // SECOND
-    least, most = _limits(to)
-    _too_large(failures, (seconds < least) | (seconds > most), to)
-    return seconds.astype(to.to_pandas_dtype())
+    return _fitted(x // SECOND, to, failures)
 
 
 #: which types are cast to which, and how; the first that fits
 _CASTS: tuple[tuple[Callable[..., bool], Callable[..., bool], Callable[..., Any]], ...] = (
-    (is_integral, is_integral, _integer_to_integer),
+    (is_integral, is_integral, lambda a, to, zone, failures: _fitted(to_numpy(a), to, failures)),
     (is_float, is_integral, _float_to_integer),
     (is_decimal, is_integral, _decimal_to_integer),
     (is_number, is_float, _to_float),
     (is_float, is_decimal, _float_to_decimal),
     (is_number, is_decimal, _exact_to_decimal),
-    (is_number, of.is_boolean, _to_boolean),
+    (is_number, of.is_boolean, lambda a, to, zone, failures: to_numpy(a) != 0),
     (of.is_boolean, is_number, _boolean_to_number),
     (of.is_string, is_integral, _text_to_integer),
     (of.is_string, is_float, _text_to_float),

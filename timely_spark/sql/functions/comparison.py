@@ -77,9 +77,7 @@ def _in(subject: Value, *values: Value, length: int) -> Any:
     return pc.if_else(present, present, pc.if_else(unknown, pa.scalar(None, pa.bool_()), present))
 
 
-@spark_function("not !", "boolean -> boolean")
-def _not(a: Value) -> Any:
-    return pc.invert(a)
+spark_function("not !", "boolean -> boolean")(pc.invert)
 
 
 @spark_function("isnull", "anything -> boolean", nulls=True)

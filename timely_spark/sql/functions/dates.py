@@ -135,9 +135,7 @@ def _date_sub(a: Value, n: Value, *, failures: Failures) -> Any:
     return as_dates(days(a) - to_numpy(n), failures)
 
 
-@spark_function("datediff", "date, date -> int")
-def _datediff(a: Value, b: Value) -> Any:
-    return (days(a) - days(b)).astype(np.int32)
+spark_function("datediff", "date, date -> int")(lambda a, b: (days(a) - days(b)).astype(np.int32))
 
 
 @spark_function("add_months", "date, int -> date")
@@ -269,14 +267,8 @@ _since("unix_millis", 1000)
 _since("unix_micros", 1)
 
 
-@spark_function("$micros", "time -> bigint")
-def _micros(a: Value) -> Any:
-    return to_numpy(a)
-
-
-@spark_function("$time", "bigint, time -> time", result=lambda _, like: like)
-def _time(a: Value, like: Value) -> Any:
-    return to_numpy(a)
+spark_function("$micros", "time -> bigint")(to_numpy)
+spark_function("$time", "bigint, time -> time", result=lambda _, like: like)(lambda a, like: to_numpy(a))
 
 
 def _from_units(names: str, unit: int) -> None:
@@ -311,9 +303,7 @@ def _timestamp_seconds(a: Value, *, result: pa.DataType, failures: Failures) -> 
         return pa.array(as_long(np.where(bad, 0, x).astype(np.float64) * SECOND), mask=bad)
 
 
-@spark_function("date_from_unix_date", "int -> date")
-def _date_from_unix_date(a: Value) -> Any:
-    return a.view(pa.date32())
+spark_function("date_from_unix_date", "int -> date")(lambda a: a.view(pa.date32()))
 
 
 @spark_function("make_date", "int, int, int -> date")
@@ -409,9 +399,7 @@ spark_function("$later")(_moved(1))
 spark_function("$earlier")(_moved(-1))
 
 
-@spark_function("$days_between", "date, date -> daytime")
-def _days_between(a: Value, b: Value) -> Any:
-    return (days(a) - days(b)) * DAY
+spark_function("$days_between", "date, date -> daytime")(lambda a, b: (days(a) - days(b)) * DAY)
 
 
 @spark_function("$time_between", "time, time -> daytime")
@@ -423,14 +411,8 @@ def _time_between(a: Value, b: Value, *, failures: Failures) -> Any:
     return difference
 
 
-@spark_function("$of_seconds", "daytime -> decimal(19,6)")
-def _of_seconds(a: Value, *, result: pa.DataType) -> Any:
-    return decimals(to_numpy(a), result)
-
-
-@spark_function("$of_days", "daytime -> bigint")
-def _of_days(a: Value) -> Any:
-    return to_numpy(a) // DAY
+spark_function("$of_seconds", "daytime -> decimal(19,6)")(lambda a, *, result: decimals(to_numpy(a), result))
+spark_function("$of_days", "daytime -> bigint")(lambda a: to_numpy(a) // DAY)
 
 
 def _of_intervals(sign: int) -> Callable[..., Any]:

@@ -251,9 +251,7 @@ def _json_type(kinds: Sequence[pa.DataType], _: str) -> Typed | None:
     return (list(kinds), pa.string()) if fits else None
 
 
-@spark_function("to_json", _json_type)
-def _to_json(value: pa.Array, *, zone: str) -> Any:
-    return json_of(value, zone)
+spark_function("to_json", _json_type)(lambda value, *, zone: json_of(value, zone))
 
 
 # -- from_json -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ def _hashed(values: pa.Array, seed: Any, by: Any) -> Any:
     return by.short(plain.astype(np.int32).view(np.uint32), seed)
 
 
-def _of_row(by: Any, columns: Sequence[Value], length: int) -> Any:
+def _of_row(by: Any, *columns: Value, length: int) -> Any:
     hashed = np.full(length, 42, by.kind)
     for one in columns:
         hashed = _hashed(as_array(one, length), hashed, by)
@@ -206,11 +207,5 @@ def _typed(result: pa.DataType) -> Any:
     return rule
 
 
-@spark_function("hash", _typed(pa.int32()), nulls=True)
-def _hash(*columns: Value, length: int) -> Any:
-    return _of_row(Murmur3, columns, length)
-
-
-@spark_function("xxhash64", _typed(pa.int64()), nulls=True)
-def _xxhash64(*columns: Value, length: int) -> Any:
-    return _of_row(XxHash64, columns, length)
+spark_function("hash", _typed(pa.int32()), nulls=True)(partial(_of_row, Murmur3))
+spark_function("xxhash64", _typed(pa.int64()), nulls=True)(partial(_of_row, XxHash64))

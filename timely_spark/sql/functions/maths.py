@@ -192,9 +192,7 @@ _bits("|", np.bitwise_or)
 _bits("^", np.bitwise_xor)
 
 
-@spark_function("~", "=integer -> N", result=lambda kind: kind)
-def _inverted(a: Value) -> Any:
-    return ~to_numpy(a)
+spark_function("~", "=integer -> N", result=lambda kind: kind)(lambda a: ~to_numpy(a))
 
 
 def _shift(name: str, operation: Callable[[Any, Any], Any]) -> None:

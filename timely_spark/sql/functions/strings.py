@@ -65,9 +65,7 @@ def _reverse(value: pa.Array) -> Any:
     return reversed_lists(value) if pa.types.is_list(value.type) else Characters(value).reversed()
 
 
-@spark_function("octet_length", "string -> int", "binary -> int")
-def _octet_length(text: Value) -> Any:
-    return pc.binary_length(text)
+spark_function("octet_length", "string -> int", "binary -> int")(pc.binary_length)
 
 
 @spark_function("bit_length", "string -> int", "binary -> int")
