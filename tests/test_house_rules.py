@@ -137,6 +137,35 @@ def test_sections_of_docstrings_have_one_order(nodes: dict[Path, list[ast.AST]])
     assert [name for name, sections in found.items() if sections != sorted({*sections})] == []
 
 
+def test_a_public_method_is_explained_by_itself_or_by_what_it_overrides(
+    parsed: dict[Path, ast.Module],
+) -> None:
+    classes = {
+        one.name: one for tree in parsed.values() for one in tree.body if isinstance(one, ast.ClassDef)
+    }
+    methods = {
+        name: {one.name: one for one in of.body if isinstance(one, ast.FunctionDef)}
+        for name, of in classes.items()
+    }
+
+    def is_explained(name: str, method: ast.FunctionDef) -> bool:
+        if name not in classes:
+            return False
+        if ast.get_docstring(methods[name].get(method.name, method)):
+            return True
+        bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in classes[name].bases}
+        return any(is_explained(base, method) for base in bases - {name})
+
+    lacking = [
+        f"{name}.{one.name}"
+        for name, of in methods.items()
+        for one in of.values()
+        if not name.startswith("_") and not one.name.startswith("_") and ast.unparse(one.body[-1]) != "..."
+        if not is_explained(name, one)
+    ]
+    assert lacking == []
+
+
 def test_arguments_after_the_second_are_keyword_only_or_required() -> None:
     together = {"maintain(table=)"}  # the three first are given together; or sql= instead
     wrong = [

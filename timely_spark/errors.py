@@ -465,7 +465,6 @@ class LimitReached(VertexError):
 
     @classmethod
     def text_of(cls, parts: Mapping[str, str | None], context: str) -> str:
-        """The message."""
         hint = (
             'start again with on_limit="warn" to drop these records; a larger limit needs a new checkpoint.'
         )

@@ -19,9 +19,9 @@ from timely_spark.runtime.sources.replay import ReplaySource
 class SimulatedInputs(Protocol):
     """The inputs of a simulation."""
 
-    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None: ...  # noqa: D102
-    def advance_to(self, name: str, epoch: int) -> None: ...  # noqa: D102
-    def close(self, name: str) -> None: ...  # noqa: D102
+    def send(self, name: str, records: Any, *, epoch: int | None = None) -> None: ...
+    def advance_to(self, name: str, epoch: int) -> None: ...
+    def close(self, name: str) -> None: ...
 
 
 class SimulatedFolders:

@@ -92,7 +92,6 @@ class Removals(BufferingVertex):
     per_time = True
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Buffer the batch if it removes records."""
         if (numbers(batch, DIFF) < 0).any():
             super().on_recv(edge, time, batch)
 

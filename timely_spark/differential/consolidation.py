@@ -39,7 +39,6 @@ class Consolidate(BufferingVertex):
         self.first, self.opposite = first, opposite
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Buffer the changes, if they need it."""
         if self.first and time.encode()[-1]:
             self.send_by(0, time, batch)
         else:
@@ -50,7 +49,6 @@ class Consolidate(BufferingVertex):
         return trace.consolidate(batch)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the consolidated changes."""
         if not batches[0]:
             return
         changes = pa.concat_tables(batches[0])

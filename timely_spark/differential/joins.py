@@ -78,7 +78,6 @@ class JoinChanges(Join):
         return consolidate(batch)
 
     def stores(self, edge: int) -> bool:
-        """Whether the changes of a side are stored here."""
         return edge != self.shared
 
     def hashed(self, edge: int, batch: pa.Table) -> Hashes | None:
@@ -86,7 +85,6 @@ class JoinChanges(Join):
         return hashes_of(batch) if edge == self.shared else None
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
-        """The trace of a side."""
         if side == self.shared:
             return index_of(self._context, side).state
         self._merge(side)
@@ -115,7 +113,6 @@ class JoinChanges(Join):
             stored.clear()
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The traces."""
         for side in range(len(self.sides)):
             self._merge(side)
         if not any(map(len, self.sides)):
@@ -134,7 +131,6 @@ class JoinChanges(Join):
         return repartition(self, [{"sides": sides} for sides in stored], workers, partition)
 
     def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
-        """Send the products of the changes."""
         if edge == self.shared:  # the others were matched when they arrived at this join
             unmet = matches.numbers(SEQUENCE) < numbers(arrived, SEQUENCE)[matches.probe]
             matches = matches.filter(unmet)

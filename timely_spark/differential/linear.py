@@ -95,7 +95,6 @@ class Weigh(Stateless):
         self.column = column
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> set[str]:
-        """The column, too."""
         return {*columns, self.column}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:

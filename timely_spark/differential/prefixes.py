@@ -55,7 +55,6 @@ class Locate(Stateless):
         self.keys = tuple(keys)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The records with H of the keys."""
         return (located(batch, self.keys),)
 
 

@@ -73,7 +73,6 @@ class Reduce(BufferingVertex):
         return consolidate(batch)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the changes of the results at a complete time."""
         self._since = self._context.compaction_frontier()
         check_since(time, self._since)
         if self.shared or self._work is None or self._work.context != time.encode()[:-1]:
@@ -191,7 +190,6 @@ class Reduce(BufferingVertex):
                 yield from times.joins(time, rows)
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """The traces, the buffered changes and the interesting times."""
         self._leave_context()
         named = ("input", "output", "buffered", "interesting")
         return {name: value for name in named if len(value := getattr(self, name))}

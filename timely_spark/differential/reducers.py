@@ -270,7 +270,6 @@ class Extreme(Logic):
         return changes.select([*self.keys, self.value, DIFF])
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The least or greatest of the valid values."""
         inputs = present_records(inputs)
         value = inputs.column(self.value)
         if pa.types.is_floating(value.type):
@@ -297,7 +296,6 @@ class Extreme(Logic):
         return _true(beyond) | (_true(equal) & (numbers(changes, DIFF) > 0))
 
     def numbered(self, rows: NumberedRows, values: list[pa.Field]) -> tuple[NumberedRows, list[pa.Field]]:
-        """The first or last of the values of each group."""
         groups, numbers, counts = rows
         if (counts <= 0).any():
             groups, numbers = groups[counts > 0], numbers[counts > 0]
@@ -343,12 +341,10 @@ class Threshold(Logic):
     function: Callable[[Any], Any]
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The records with the function's multiplicities."""
         inputs = replaced(inputs, DIFF, self._counts(numbers(inputs, DIFF)))
         return inputs.filter(pc.not_equal(inputs.column(DIFF), 0))
 
     def numbered(self, rows: NumberedRows, values: list[pa.Field]) -> tuple[NumberedRows, list[pa.Field]]:
-        """The records with the function's multiplicities."""
         counts = self._counts(rows[-1])
         return [each[counts != 0] for each in (*rows[:-1], counts)], values
 
@@ -398,7 +394,6 @@ class PerKey(Logic):
     schema: pa.Schema
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The function's results for each key."""
         inputs = present_records(inputs)
         starts, groups = _starts(inputs), numbers(inputs, GROUP)
         named = [column for column in inputs.schema.names if column not in {GROUP, DIFF}]

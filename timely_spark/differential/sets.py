@@ -30,7 +30,6 @@ class SetLogic(Logic):
     operation: tuple[str, bool]
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The records with their multiplicities."""
         left, right = (np.maximum(numbers(inputs, column), 0) for column in (DIFF, OTHER))
         counts = OPERATIONS[self.operation](left, right)
         result = pa.table({GROUP: inputs[GROUP], DIFF: pa.array(counts)})

@@ -112,6 +112,5 @@ class AssignChanges(Assign):
     """Append the columns of windows, before the difference."""
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The changes with their windows."""
         (assigned,) = super().apply(batch)
         return (assigned.select([*(column for column in assigned.schema.names if column != DIFF), DIFF]),)

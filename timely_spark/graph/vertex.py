@@ -402,5 +402,4 @@ class Forward(Stateless):
     """Forward every batch: a vertex between one exchange and several readers."""
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The batch itself."""
         return (batch,)

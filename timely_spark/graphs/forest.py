@@ -69,7 +69,6 @@ class OrderedEnds(Stateless):
         self.ends, self.kind = ends, kind
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The edges in order."""
         a, b = (flat(batch.column(end)) for end in self.ends)
         if pa.types.is_floating(self.kind):  # -0.0 is 0.0, and all NaN are one
             zero, nan = (pa.scalar(float(value), self.kind) for value in ("0", "nan"))

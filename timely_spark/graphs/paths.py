@@ -180,11 +180,9 @@ class _Within(Stateless):
         self.column, self.keys = column, keys
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> set[str]:
-        """The distance and its keys, too."""
         return {*columns, self.column, *self.keys}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The batch as it is."""
         far = pc.equal(batch.column(self.column), FAR)
         if pc.any(far).as_py():
             of = batch.select(self.keys).filter(far).slice(0, 1).to_pylist()[0]

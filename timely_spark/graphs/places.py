@@ -90,7 +90,6 @@ class _Homed(OrderedEnds):
     """Order the ends of each edge, and add their hashes: that of its home, the greater, and the other one."""
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The edges in order, with both hashes."""
         return (homed(super().apply(batch)[0], self.ends),)
 
 
@@ -152,7 +151,6 @@ class _Places(BufferingVertex):
             super().on_notify(time)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """One iteration."""
         iteration = time.order_key()[1] - time.epoch * _SPAN
         again = iteration > _AGAIN
         iteration -= again * (1 + _AGAIN)

@@ -77,7 +77,6 @@ class ReduceScatter(BufferingVertex):
         )
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the parts."""
         if batches[0]:
             self.send_by(0, time, self.combine(0, pa.concat_tables(batches[0])))
 
@@ -90,7 +89,6 @@ class AllGather(ReduceScatter):
         self.value = value
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the array."""
         if not batches[0]:
             return
         parts = self.combine(0, pa.concat_tables(batches[0]))

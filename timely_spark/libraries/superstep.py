@@ -80,7 +80,6 @@ class Superstep(Logic):
     halt: Any
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The nodes after the superstep."""
         inputs = inputs.filter(pc.greater(inputs.column(DIFF), 0))
         is_message = inputs.column(IS_MESSAGE)
         nodes, messages = inputs.filter(pc.invert(is_message)), inputs.filter(is_message)

@@ -93,7 +93,6 @@ class Aggregates(Combines):
     one_row: ClassVar[bool] = True
 
     def partial(self, batch: pa.Table) -> pa.Table:
-        """The aggregates of a batch, one row per key."""
         if (counts := self._counts(batch)) is not None:
             return self.combine(counts)
         partial = {}
@@ -267,7 +266,6 @@ class Aggregate(BufferingVertex):
         return self.aggregates.combine(batch)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the values that changed at `time`."""
         if not self.accumulate:
             if batches[0]:
                 self.send_by(0, time, self._results(pa.concat_tables(batches[0])))

@@ -21,7 +21,6 @@ class Branch(Filter):
     condition = None  # a source must not drop the others
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The two parts of a batch."""
         passes = pc.fill_null(self.passing(batch), fill_value=False)
         return batch.filter(passes), batch.filter(pc.invert(passes))
 

@@ -242,7 +242,6 @@ class Assign(Stateless):
         self.lengths = lengths
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The rows with their windows."""
         return (self.lengths.assigned(batch),)
 
 

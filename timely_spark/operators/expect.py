@@ -34,7 +34,6 @@ class Expect(Vertex):
         self.per_time = diff is None
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Check a batch."""
         passes = pc.fill_null(self.passing(batch), fill_value=False)
         failing = batch.filter(pc.invert(passes))
         inserted = failing if self.diff is None else failing.filter(pc.field(self.diff) > 0)

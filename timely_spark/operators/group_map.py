@@ -54,7 +54,6 @@ class GroupMap(BufferingVertex):
         self.function, self.keys, self.columns, self.schema = function, tuple(keys), tuple(columns), schema
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the results of a complete time."""
         if not batches[0]:
             return
         batch = pa.concat_tables(batches[0])

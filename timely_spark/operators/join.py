@@ -125,18 +125,15 @@ class JoinPerTime(Join):
         self.by_time: dict[Any, list[Arrangement]] = {}
 
     def stored(self, side: int, time: Timestamp) -> Arrangement:
-        """The rows of a side at a time."""
         if time not in self.by_time:
             self.by_time[time] = [Arrangement(keys) for keys in self.on]
             self.notify_at(time, capability=None)  # only cleans up, so it delays no other notification
         return self.by_time[time][side]
 
     def send_pairs(self, edge: int, time: Timestamp, arrived: pa.Table, matches: Matches) -> None:
-        """Send the pairs, which are all of one time."""
         self.send_by(0, time, self.pairs(edge, arrived, matches))
 
     def store(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Store the batch until the time is complete."""
         self.by_time[time][edge].insert(batch)
 
     def on_notify(self, time: Timestamp) -> None:
@@ -165,7 +162,6 @@ class JoinComplete(BufferingVertex):
         self.preserved = {"left": (0,), "anti": (0,), "right": (1,), "outer": (0, 1)}.get(how, ())
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the pairs, and the unmatched records that the kind of join keeps."""
         left, right = per_input(batches, self.schemas)
         index, keyed = Arrangement(self.on[1]), with_keys(_numbered(left), self.on[0])
         index.insert(with_keys(_numbered(right), self.on[1]))

@@ -191,11 +191,9 @@ class Counted(Joined):
         self.up_to = up_to
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Keep one of equal records."""
         return batch.take(pa.array(group(batch, batch.schema.names).firsts))
 
     def values(self, rows: pa.Table, ids: Indices, keys: int) -> pa.Array:
-        """Count the different records."""
         counts = np.bincount(ids[group(rows, rows.schema.names).firsts], minlength=keys)
         if self.up_to is not None:
             counts = np.minimum(counts, self.up_to)
@@ -225,7 +223,6 @@ class Reached(Stateless):
         self.passing, self.keys = Passing(reached), tuple(keys)
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The keys."""
         return (batch.filter(self.passing(batch)).select(list(self.keys)),)
 
 

@@ -29,7 +29,6 @@ class EnterAt(Vertex):
         self.at, self.inner = at, inner
 
     def checkpoint(self) -> Mapping[str, Any]:
-        """Nothing."""
         return {}
 
     def check_sent(self, records: pa.Table) -> None:

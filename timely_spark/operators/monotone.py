@@ -53,7 +53,6 @@ class Improvements(Growing):
     """Pass, per key, each record that improves on all records of earlier or equal times."""
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Send the improvements."""
         best = self.combine(edge, batch)
         at = self.coarse(time)
         hashed = hashes(best, self.monotone.keys)
@@ -72,7 +71,6 @@ class Improvements(Growing):
             self.send_by(0, time, best)
 
     def combine(self, edge: int, batch: pa.Table) -> pa.Table:
-        """Keep the best record of each key."""
         return best_per_key(batch, self.monotone)
 
 
@@ -96,7 +94,6 @@ class DistinctPerTime(BufferingVertex):
         return best_per_key(batch, self.monotone)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the records of a complete time."""
         if batches[0]:
             self.send_by(0, time, self.combine(0, pa.concat_tables(batches[0])))
 

@@ -32,7 +32,6 @@ class OutputVertex(Vertex):
         self.schema, self.diff = schema, diff
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Hand the batch to the driver."""
         if self.diff is not None:
             batch = batch.append_column(self.diff, pa.array(np.ones(batch.num_rows, np.int32)))
         self._context.output(time, batch)

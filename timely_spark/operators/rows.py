@@ -73,20 +73,17 @@ class Filter(Stateless):
         self.predicate, self.passing = predicate, Passing(predicate)
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Collection[str]:
-        """The columns of the predicate, too."""
         if not isinstance(self.predicate, Expression):
             return {*schema.names}
         return {*columns, *columns_in(self.predicate, schema)}
 
     @property
     def condition(self) -> pc.Expression | None:
-        """The predicate, for a source that can filter by it."""
         if isinstance(self.predicate, SqlExpression):
             return self.predicate.condition
         return self.predicate if isinstance(self.predicate, pc.Expression) else None
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The records that pass."""
         passes = self.passing(batch)
         # no copy if all records pass
         return (batch if passes.true_count == batch.num_rows else batch.filter(passes),)

@@ -37,7 +37,6 @@ class SetOperation(BufferingVertex):
         self.operation = (operation, multiset)
 
     def on_complete(self, time: Timestamp, *batches: list[pa.Table]) -> None:
-        """Send the records of a complete time."""
         left, right = (sum(table.num_rows for table in side) for side in batches)
         if not left + right:
             return

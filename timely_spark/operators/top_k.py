@@ -34,7 +34,6 @@ class First(Combines):
     one_row: ClassVar[bool] = False
 
     def partial(self, batch: pa.Table) -> pa.Table:
-        """The first records of a batch."""
         return self.combine(batch)
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:

@@ -85,7 +85,6 @@ class CloseWindows(BufferingVertex):
         self.state = Arrangement((EPOCH,))
 
     def on_recv(self, edge: int, time: Timestamp, batch: pa.Table) -> None:
-        """Wait until the time is complete."""
         if edge == 0:
             super().on_recv(edge, time, batch)
         else:

@@ -311,13 +311,11 @@ class SqlAggregates(Logic):
     pairs: tuple[tuple[str, str], ...]
 
     def partial(self, changes: pa.Table) -> pa.Table:
-        """The stored columns, and the weights."""
         weights = [one for one in changes.schema.names if one.startswith(DIFF)]
         result = changes.select([*self.keys, *self.stored, *weights])
         return with_weights(result, changes, self.counted, self.summed, self.pairs)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """One row for each group that is there."""
         diffs = numbers(inputs, DIFF)
         always = numbers(inputs, _ALWAYS) if _ALWAYS in inputs.schema.names else np.zeros_like(diffs)
         present = np.zeros(keys.num_rows, np.bool_)

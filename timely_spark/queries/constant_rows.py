@@ -27,7 +27,6 @@ class SendRows(Vertex):
         """Nothing: the input only says when the flow begins."""
 
     def on_notify(self, time: Timestamp) -> None:
-        """Send the rows."""
         if self.worker == 0 and self.rows.num_rows:
             self.send_by(0, time, self.rows)
 

@@ -112,7 +112,6 @@ class CyclicJoin(Nary):
         )
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """The columns that are equal, and those that are read."""
         wanted = columns | {column for column, _ in self.attributes}
         return [wanted.intersection(part.schema.names) for part in self.parts]
 
@@ -130,5 +129,4 @@ class CyclicJoin(Nary):
 
     @property
     def detail(self) -> str:
-        """The columns that are equal."""
         return " and ".join(f"{one} = {other}" for one, other in self.attributes if one != other)

@@ -102,7 +102,6 @@ class Generated(Relation):
         return pa.schema([*self.input.schema, *((name, kind) for name, kind, _ in self.parts)])
 
     def needs(self, columns: Needs) -> list[Needs]:
-        """The array, too."""
         return [columns.intersection(self.input.schema.names) | {self.array}]
 
     def build(self, building: Building, *inputs: Collection) -> Collection:
@@ -122,7 +121,6 @@ class Generated(Relation):
 
     @property
     def detail(self) -> str:
-        """The array."""
         return (
             f"{self.array} as {', '.join(name for name, _, _ in self.parts)}{' outer' if self.outer else ''}"
         )
@@ -142,11 +140,9 @@ class Explode(Stateless):
         self.array, self.parts, self.schema, self.outer = array, tuple(parts), schema, outer
 
     def reads(self, columns: Sequence[str], schema: pa.Schema) -> Listed[str]:
-        """The array, too."""
         return {*columns, self.array, DIFF}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """Each record as often as it has elements."""
         lists = flat(batch.column(self.array))
         valid = lists.is_valid().to_numpy(zero_copy_only=False)
         offsets = lists.offsets.to_numpy().astype(np.int64)

@@ -150,7 +150,6 @@ class Present(Logic):
     present: bool
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The records with their multiplicities."""
         left, right = numbers(inputs, DIFF), numbers(inputs, OTHER)
         passing = (left > 0) & ((right > 0) == self.present)
         return pa.table({GROUP: inputs[GROUP], DIFF: inputs[DIFF]}).filter(pa.array(passing))

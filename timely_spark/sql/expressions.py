@@ -43,7 +43,6 @@ class BoundExpression(SqlExpression):
 
     @property
     def fails(self) -> bool:
-        """Whether a record may have no value, such as `1 / n` where n is 0."""
         return self.term.fails
 
     @property

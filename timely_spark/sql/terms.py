@@ -49,7 +49,6 @@ class _Chosen(Rows):
         self.source, self.rows = source, rows
 
     def column(self, name: str) -> pa.Array:
-        """The values of a column, or of a variable."""
         if name not in self.columns:
             self.columns[name] = self.source.column(name).take(self.rows)
         return self.columns[name]
@@ -132,7 +131,6 @@ class FunctionCall(Term):
 
     @property
     def fails(self) -> bool:
-        """Whether some row may have no value."""
         return self.function.fails or super().fails
 
     @property
@@ -228,7 +226,6 @@ class Case(Term):
     default: Term
 
     def evaluate(self, rows: Rows) -> Value:
-        """The values, by which condition holds."""
         left, parts = np.arange(rows.length), []
         for condition, value in zip(self.conditions, self.values, strict=True):
             if not len(left):
@@ -352,7 +349,6 @@ class OfElements(Term):
     body: Term
 
     def evaluate(self, rows: Rows) -> Value:
-        """The values; null where the array is."""
         lists = self.array_of.array(rows)
         present = np.flatnonzero(np.asarray(lists.is_valid()))
         if len(present) < rows.length:

@@ -44,7 +44,7 @@ class Time(tuple[int, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, epoch: int, *counters: int) -> Self:  # noqa: D102 - the class says it
+    def __new__(cls, epoch: int, *counters: int) -> Self:
         try:
             self = tuple.__new__(cls, map(index, (epoch, *counters)))
         except TypeError:

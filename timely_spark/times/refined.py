@@ -76,7 +76,7 @@ class RefinedTime(Time):
 
     __slots__ = ()
 
-    def __new__(cls, epoch: int, *coordinates: Any) -> Self:  # noqa: D102 - the class says it
+    def __new__(cls, epoch: int, *coordinates: Any) -> Self:
         return tuple.__new__(cls, (epoch, *coordinates))
 
     def less_equal(self, other: Self) -> bool:

@@ -300,7 +300,6 @@ class Report(Item):
 
     @classmethod
     def of_fields(cls, values: dict[str, Any]) -> Self:
-        """An object with these fields; JSON does not hold all of them as they are."""
         return cls(**values | {name: read(values[name]) for name, read in _READ.items() if name in values})
 
 

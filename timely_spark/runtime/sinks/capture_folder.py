@@ -45,7 +45,6 @@ class CaptureFolderSink(FolderSink):
         return Published(Files(self.path), self.lease, self.diff, self.arranged)
 
     def prepare(self, session: SparkSession | None, output: Output, checkpoint: str, identity: str) -> None:
-        """Check that the folder is, or may become, this output's."""
         self._begin(output, identity)
 
     def claim(self, session: SparkSession | None, output: Output) -> None:
@@ -63,7 +62,6 @@ class CaptureFolderSink(FolderSink):
             self._published.compact()
 
     def complete(self) -> None:
-        """Mark the end."""
         self._check_own(self._owner())
         Files(self.path).write(COMPLETE, b"", durable=True)
 

@@ -118,12 +118,10 @@ class DeltaSink(Sink):
 
     @property
     def place(self) -> str:
-        """The table."""
         return self.target
 
     # -- at start --------------------------------------------------------------------------------------------
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
-        """Check the table, if there is one."""
         columns = every_name(output.schema) if self.keys else self.layout.cluster_by
         check_names_of_spark(output, [self.target, *columns])
         self._app, self._own = f"timely/{identity}/{output.name}/{output.release}", {_OWNER: identity}

@@ -60,11 +60,9 @@ class FolderSink(Sink):
 
     @property
     def place(self) -> str:
-        """The folder."""
         return self.path
 
     def resolved(self, session: SparkSession | None) -> str:
-        """The folder."""
         return real_place(self.path)
 
     def prepare(self, session: SparkSession, output: Output, checkpoint: str, identity: str) -> None:
@@ -109,7 +107,6 @@ class FolderSink(Sink):
         return owner
 
     def claim(self, session: SparkSession | None, output: Output) -> None:
-        """Make this output the owner of the folder."""
         files = Files(self.path)
         if (self._check(output) or {}).items() >= self._own.items():
             files.tidy(".")
@@ -121,14 +118,12 @@ class FolderSink(Sink):
         files.write(OWNER, json.dumps({**self._own, "columns": self._columns(output)}).encode(), durable=True)
 
     def written(self, most: int) -> pa.Table | None:
-        """Rows of the last epoch's file."""
         files = Files(self.path)
         if not files.local or (last := self.last()) < 0:
             return None
         return first_rows(files.path(self._name(last)), most)
 
     def last(self) -> int:
-        """The last epoch that has a file."""
         matches = map(_EPOCH.fullmatch, Files(self.path).names("."))
         return max((int(match[1]) for match in matches if match), default=-1)
 

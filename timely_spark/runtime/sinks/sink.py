@@ -133,12 +133,10 @@ class SubscribeSink(Sink):
             self.on_epoch = self.on_epoch.of(identity)
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
-        """Call `on_epoch` with each epoch."""
         for part in parts:
             self.on_epoch(part.epoch, part.table)
 
     def complete(self) -> None:
-        """Call `on_complete`."""
         if self.on_complete is not None:
             self.on_complete()
 
@@ -151,7 +149,6 @@ class ForeachEpochSink(Sink):
     function: Callable[[DataFrame, int], object]
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
-        """Call the function with each epoch."""
         for part in parts:
             self.function(part.frame(session), part.epoch)
 
@@ -164,7 +161,6 @@ class InspectSink(Sink):
     limit: int = 20
 
     def deliver(self, session: SparkSession, version: int, parts: Parts) -> None:
-        """Print the records."""
         for part in parts:
             for record in part.table.slice(0, self.limit).to_pylist():
                 print(f"{self.name} @ {part.epoch}: {record}", flush=True)  # noqa: T201
@@ -220,7 +216,6 @@ class MemorySink(CaptureSink):
         raise OutputMismatch(msg, hint="give the views names that differ in more than their case.")
 
     def claim(self, session: SparkSession, output: Output) -> None:
-        """Create the view."""
         from timely_spark.runtime.sinks.memory import MemorySource
 
         schema, _ = with_epoch(f"view {self.view!r}", output.schema)

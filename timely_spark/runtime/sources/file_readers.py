@@ -67,12 +67,10 @@ class FilesReader(Reader):
         self._available_now = True
 
     def initial_offset(self) -> Offset:
-        """The offset before the first batch."""
         return {"files": -1}
 
     @property
     def limited(self) -> bool:
-        """Whether the source has a limit of what one batch reads."""
         return (self.source.files_per_epoch, self.source.max_bytes_per_epoch) != (None, None)
 
     def _next(self, start: Offset, *, unlimited: bool) -> Offset:
@@ -190,7 +188,6 @@ class DeltaReader(Reader):
         self._target = self.source.log.newest()
 
     def initial_offset(self) -> Offset:
-        """The offset before the first batch."""
         return {"version": (self.source.from_version or 0) - 1}
 
     def _next(self, start: Offset, *, unlimited: bool) -> Offset:
@@ -303,7 +300,6 @@ class ReplayReader(Reader):
                 self.source.hold(published, self._reader, end["epoch"], end.get("since", -1))
 
     def initial_offset(self) -> Offset:
-        """The offset before the first batch."""
         return {"epoch": -1, "epochs": 0, "complete": 0}
 
     def _next(self, start: Offset, *, unlimited: bool) -> Offset:

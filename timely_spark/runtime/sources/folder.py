@@ -569,12 +569,10 @@ class FileSource(JournaledSource):
 
     @property
     def name(self) -> str:
-        """The input's name."""
         return self.folder.source
 
     @property
     def where(self) -> Where:
-        """The user's line."""
         return self.folder.where
 
     @property
@@ -589,7 +587,6 @@ class FileSource(JournaledSource):
         return top if isinstance(system, fs.LocalFileSystem) else None
 
     def check_exists(self) -> None:
-        """Check that there is something to read."""
         self.folder.check_exists()
 
     def bind(self, checkpoint: str, read: Needed, tasks: int) -> JournaledSource:

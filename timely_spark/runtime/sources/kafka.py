@@ -403,12 +403,10 @@ class KafkaSource(JournaledSource):
 
     @property
     def name(self) -> str:
-        """The input's name."""
         return self.topics.source
 
     @property
     def where(self) -> Where:
-        """The user's line."""
         return self.topics.where
 
     @property

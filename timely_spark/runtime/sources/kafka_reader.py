@@ -58,7 +58,6 @@ class KafkaReader(Reader):
     _silent = 0.0
 
     def initial_offset(self) -> Offset:
-        """The offset before the first batch: the same in each process."""
         name = f"topics/{quoted(self._name)}.json"
         files = self.context.log.files
         if (begun := files.json(name)) is not None:
@@ -71,7 +70,6 @@ class KafkaReader(Reader):
 
     @property
     def limited(self) -> bool:
-        """Whether the source has a limit of what one batch reads."""
         return self.source.records_per_epoch is not None
 
     def _next(self, start: Offset, *, unlimited: bool) -> Offset:
@@ -162,7 +160,6 @@ class KafkaReader(Reader):
             self.context.log_message(logging.WARNING, text, self._name, reason)
 
     def shares(self, start: Offset, end: Offset) -> Sequence[MessagesShare]:
-        """The shares of the tasks between two offsets; one at least, which reports the epoch."""
         before = self._begins(start, end)["offsets"]
         ranges = [
             Range(topic, partition, (*before.get(topic, ()), *[0] * len(ends))[partition], at)
@@ -173,7 +170,6 @@ class KafkaReader(Reader):
         return [MessagesShare(number, part) for number, part in enumerate(parts)]
 
     def packed(self, share: MessagesShare) -> Iterator[pa.RecordBatch]:
-        """The packed rows of one share."""
         bad: list[pa.Table] = []
         rows = self._rows(share.ranges, bad)
         yield from self.context.pack(self._name, rows, share.number)

@@ -99,7 +99,6 @@ class Bytes(Decoder):
     schema = pa.schema({"value": pa.binary()})
 
     def parse(self, prepared: Any, start: int, end: int, columns: Sequence[str]) -> pa.Table:
-        """The values."""
         return pa.table(dict.fromkeys(columns, prepared.slice(start, end - start)))
 
 
@@ -117,7 +116,6 @@ class Json(Decoder):
         return pc.binary_join_element_wise(b'{"number":', numbers, b',"value":', values, b"}\n", b"")
 
     def parse(self, prepared: Any, start: int, end: int, columns: Sequence[str]) -> pa.Table:
-        """The rows of some lines."""
         fields = [self.schema.field(name) for name in columns]
         texts = pa.struct([field.with_type(times_as_texts(field.type)) for field in fields])
         ends = np.frombuffer(prepared.buffers()[1], np.int32)

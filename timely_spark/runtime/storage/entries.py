@@ -62,12 +62,12 @@ class Running(Protocol):
     """A query, as a handle sees it."""
 
     @property
-    def is_active(self) -> bool: ...  # noqa: D102
+    def is_active(self) -> bool: ...
     @property
-    def name(self) -> str | None: ...  # noqa: D102
+    def name(self) -> str | None: ...
     @property
-    def checkpoint(self) -> str: ...  # noqa: D102
-    def stop(self) -> None: ...  # noqa: D102
+    def checkpoint(self) -> str: ...
+    def stop(self) -> None: ...
 
 
 class Buffer:
