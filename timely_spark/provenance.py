@@ -416,10 +416,7 @@ class _Question:
 
     def has(self, changes: Changes, wanted: Mapping[str, Any]) -> bool:
         """Whether the output has the row at the end."""
-        return self._in(self._run(changes), wanted)
-
-    def _in(self, rows: pa.Table, wanted: Mapping[str, Any]) -> bool:
-        matches = _agreeing(rows, wanted)
+        matches = _agreeing(self._run(changes), wanted)
         if self.diff not in matches.schema.names:
             return bool(matches.num_rows)
         names = [DIFF if name == self.diff else name for name in matches.schema.names]

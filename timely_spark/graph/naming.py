@@ -133,7 +133,8 @@ class Names:
             if other.from_user:
                 msg = f"step {full!r} has the name of the step at {other.where}"
                 raise GraphError(msg, where=where, hint="give each step a name of its own.")
-            self._give_way(other)
+            other.text = self._free(other.outer, other.root)
+            self.every = {one.full: one for one in self.every.values()}
         name = Name(outer, text, where, from_user=True, stable=True)
         self.every[name.full] = name
         return name
@@ -150,10 +151,6 @@ class Names:
             self.derived[full] += 1
             text = f"{word}_{self.derived[full] + 1}"
         return text
-
-    def _give_way(self, name: Name) -> None:
-        name.text = self._free(name.outer, name.root)
-        self.every = {one.full: one for one in self.every.values()}
 
 
 def composed(operator: Callable[P, R]) -> Callable[P, R]:

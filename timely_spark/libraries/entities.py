@@ -283,7 +283,8 @@ def _audit(ends: Collection, members: Collection, *, name: str | None) -> Collec
     own = ends.where(pc.field("entity") == pc.field("other")).select("a", "b", "score", "entity")
     weight = pc.field("weight")
     # the strongest links that connect an entity: the weakest of them is the one that it depends on
-    scores = own.select(src="a", dst="b", weight=pc.negate(_finite(pc.field("score"))))
+    strength = pc.if_else(pc.field("score") == math.inf, pc.scalar(_MUST), pc.field("score"))
+    scores = own.select(src="a", dst="b", weight=pc.negate(strength))
     needed = minimum_spanning_forest(scores).join(members, left="src", right="record")
     weakest = needed.max("weight", keys="entity")
     weakest = weakest.select("entity", weakest=pc.if_else(weight == -_MUST, math.inf, pc.negate(weight)))
@@ -294,11 +295,6 @@ def _audit(ends: Collection, members: Collection, *, name: str | None) -> Collec
     records, possible = pc.field("records").cast(pa.float64()), pc.scalar(2.0) * pc.field("links")
     density = possible / (records * (records - pc.scalar(1.0)))
     return counted.select("entity", "records", "links", "weakest", density=density, name=name)
-
-
-def _finite(score: pc.Expression) -> pc.Expression:
-    """A score, where links of `must_link` have the highest one."""
-    return pc.if_else(score == math.inf, pc.scalar(_MUST), score)
 
 
 _MUST = float(np.finfo(np.float64).max)

@@ -256,10 +256,6 @@ def _list_of(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     return pc.if_else(pa.array(sizes == 0), pa.scalar(None, call.type), joined)
 
 
-def _distinct_count(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
-    return _count(replace(call, function="count", distinct=True), groups)
-
-
 def _single(call: AggregateFunction, groups: GroupRecords) -> pa.Array:
     """The one value of a subquery."""
     (column,) = call.columns
@@ -287,7 +283,9 @@ FUNCTIONS: dict[str, Callable[[AggregateFunction, GroupRecords], pa.Array]] = {
     "mode": mode,
     **dict.fromkeys(("bool_and", "bool_or"), _booleans),
     **dict.fromkeys(("collect_list", "collect_set", "string_agg"), _list_of),
-    "approx_count_distinct": _distinct_count,
+    "approx_count_distinct": lambda call, groups: _count(
+        replace(call, function="count", distinct=True), groups
+    ),
     **dict.fromkeys(("percentile", "percentile_disc", "approx_percentile", "median"), percentile),
 }
 

@@ -116,7 +116,7 @@ class Builder:
 
     def recursion(self, one: Recursion) -> Collection:
         """The collection of one of the names of a loop."""
-        key = _any_name(one)
+        key = replace(one, name=one.names[0])  # whichever name is asked for
         if key not in self._loops:
             self._loops[key] = self._loop(one)
         return self._loops[key][one.name]
@@ -147,11 +147,6 @@ class Builder:
             else:
                 views[name] = view.consolidate()
         return views
-
-
-def _any_name(one: Recursion) -> Recursion:
-    """The loop of a recursion, whichever of its names is asked for."""
-    return replace(one, name=one.names[0])
 
 
 def _base(relation: Relation, keys: tuple[str, ...]) -> tuple[Relation, tuple[str, ...]]:

@@ -160,7 +160,8 @@ def _frame(block: Aggregating, node: Any, spec: Any, by: Sequence[Order]) -> tup
         (spec.args.get("end"), spec.args.get("end_side")),
     ]
     kind = None if unit == "ROWS" else _by_distance(block, node, [end for end, _ in ends], by)
-    units = {_is_months(block, end) for end, _ in ends if isinstance(end, exp.Expression)}
+    edges = [block.binder.bound(end, pa.schema([])) for end, _ in ends if isinstance(end, exp.Expression)]
+    units = {edge.type == types.MONTHS for edge in edges}
     if len(units) > 1:
         hint = "write months or years at both ends."
         raise block.binder.refuse(node, "a frame of months and of another unit", hint)
@@ -174,10 +175,6 @@ def _frame(block: Aggregating, node: Any, spec: Any, by: Sequence[Order]) -> tup
         hint = "write its first row first: ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING."
         raise block.binder.refuse(node, "a frame that ends before it begins", hint)
     return "months" if months else "distance" if kind is not None else unit.lower(), low, high
-
-
-def _is_months(block: Aggregating, edge: Any) -> bool:
-    return bool(block.binder.bound(edge, pa.schema([])).type == types.MONTHS)
 
 
 def _by_distance(

@@ -265,16 +265,11 @@ class FromItems(Subqueries):
             hint = "select its argument in a subquery of FROM first."
             raise self.binder.refuse(node, f"{calls.function_name(call)} of an aggregate or a subquery", hint)
         left = FromItem(self.relation, self.names.entries, self.names.outer)
-        item = self._generated(_with_names(names), call, left)
+        columns = exp.TableAlias(columns=[exp.to_identifier(one) for one in names])
+        item = self._generated(exp.Table(alias=columns), call, left)
         self.relation = item.relation
         new = item.entries[len(left.entries) :]
         return [(one.name, column_node(one.column, node)) for one in new]
-
-
-def _with_names(names: Sequence[str]) -> Any:
-    """The tree of a source with names for its columns."""
-    columns = [exp.to_identifier(one) for one in names]
-    return exp.Table(alias=exp.TableAlias(columns=columns))
 
 
 def _is_range(node: Any) -> bool:

@@ -296,8 +296,8 @@ class Joins(FromItems):
         names = self.names_of(parts)
         left: list[Any] = []
         for one in conditions:
-            tree = one if _is_resolved(one) else self.plain(one, names)
-            left += factored(tree)
+            resolved = all(column.meta.get("resolved") for column in one.find_all(exp.Column))
+            left += factored(one if resolved else self.plain(one, names))
         # a condition of one part is a filter below the joins
         parts = list(parts)
         for number, part in enumerate(parts):
@@ -582,8 +582,3 @@ def _within(columns: set[str], item: FromItem) -> bool:
 
 def _only(relation: Relation, names: Sequence[str]) -> Relation:
     return relation if relation.schema.names == list(names) else selected(relation, names)
-
-
-def _is_resolved(tree: Any) -> bool:
-    """Whether the columns of a tree are those of relations."""
-    return all(one.meta.get("resolved") for one in tree.find_all(exp.Column))

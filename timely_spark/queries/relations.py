@@ -155,10 +155,6 @@ class Relation:
         return digests[self]
 
 
-def _pick(schema: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
-    return [schema.field(name) for name in names]
-
-
 @dataclass(frozen=True, eq=False)
 class Leaf(Relation):
     """A relation without inputs."""
@@ -389,7 +385,7 @@ class Aggregation(Relation):
     def schema(self) -> pa.Schema:
         """The keys, and the results."""
         return pa.schema(
-            [*_pick(self.input.schema, self.keys), *((name, call.type) for name, call in self.calls)]
+            [*map(self.input.schema.field, self.keys), *((name, call.type) for name, call in self.calls)]
         )
 
     def needs(self, columns: Needs) -> list[Needs]:

@@ -79,7 +79,9 @@ class VertexSnapshot:
 
     def logged(self, invocations: Sequence[Invocation], codec: Codec) -> VertexSnapshot | None:
         """This snapshot with further invocations; None if the log would be larger than the full state."""
-        log: list[Chunk] = [*self.log, _segment(invocations)]
+        head = [[None if i.batch is None else i.edge, i.time.encode(), i.since] for i in invocations]
+        segment = pack_json(head, [to_bytes(i.batch) for i in invocations if i.batch is not None])
+        log: list[Chunk] = [*self.log, segment]
         while len(log) > 1 and chunk_size(log[-2]) < 2 * chunk_size(log[-1]):
             log[-2:] = [_merged([codec.get(segment) for segment in log[-2:]])]
         if sum(map(chunk_size, log)) > max(self.full_size, LOG_BYTES):
@@ -126,11 +128,6 @@ def decode_chunk(encoded: Any, parts: Sequence[Any]) -> Chunk:
         return BlobRef.decode(encoded)
     part: bytes = parts[encoded]
     return part
-
-
-def _segment(invocations: Sequence[Invocation]) -> bytes:
-    head = [[None if i.batch is None else i.edge, i.time.encode(), i.since] for i in invocations]
-    return pack_json(head, [to_bytes(i.batch) for i in invocations if i.batch is not None])
 
 
 def _merged(segments: Sequence[Any]) -> bytes:

@@ -145,7 +145,7 @@ def shower() -> Shower:
     if _in_notebook():
         update = _updated()
         return lambda overview, last: update(overview.html())  # noqa: ARG005 - a `Shower`
-    return _terminal() if _in_terminal() else _lines()
+    return _in_place if _in_terminal() else _lines()
 
 
 def shown_in_place() -> Callable[[str], None] | None:
@@ -184,11 +184,8 @@ def _updated() -> Callable[[str], None]:
     return show
 
 
-def _terminal() -> Shower:
-    def show(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
-        _replace_line(overview.line(), end="\n" * last)
-
-    return show
+def _in_place(overview: Overview, last: bool) -> None:  # noqa: FBT001 - a `Shower`
+    _replace_line(overview.line(), end="\n" * last)
 
 
 def _replace_line(text: str, end: str = "") -> None:

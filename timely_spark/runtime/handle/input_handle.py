@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import RLock
 from typing import Any, Literal
 
@@ -164,12 +165,7 @@ class InputHandle:
 
     def unbinding(self) -> Callable[[], None]:
         """A function that undoes the next `bind`."""
-        before = self._target
-
-        def unbind() -> None:
-            self._target = before
-
-        return unbind
+        return partial(setattr, self, "_target", self._target)
 
     def open(self, log: RoundLog, epoch: int | None = 0) -> None:
         """Bind the handle to a log at once, without a query."""

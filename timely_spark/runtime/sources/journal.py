@@ -124,7 +124,7 @@ class FileJournal:
     def batch(self, number: int) -> list[File]:
         """The files of a batch, in order."""
         rows: list[dict[str, Any]] = self._folder.table(number).select(_SCHEMA.names).to_pylist()
-        return [File(**row | {"values": _decoded(row["values"])}) for row in rows]
+        return [File(**row | {"values": _values(row["values"])}) for row in rows]
 
     def append(self, files: Sequence[File]) -> None:
         """Write the next batch; it is durable after `wait`.
@@ -180,7 +180,10 @@ def _table(files: Sequence[File]) -> pa.Table:
     """
     if not files:
         return _SCHEMA.empty_table()
-    rows = (file._asdict() | {"values": _encoded(file.values)} for file in files)
+    rows = (
+        file._asdict() | {"values": None if file.values is None else json.dumps(file.values)}
+        for file in files
+    )
     lines = "\n".join(map(json.dumps, rows)).encode()
     one_block = ReadOptions(use_threads=False, block_size=len(lines))
     return read_json(pa.py_buffer(lines), one_block, ParseOptions(explicit_schema=_SCHEMA))
@@ -191,9 +194,5 @@ def _pairs(merged: pa.Table) -> dict[str, str | None]:
     return dict(zip(*(merged.column(name).to_pylist() for name in _MERGED.names), strict=True))
 
 
-def _encoded(values: FileValues | None) -> str | None:
-    return None if values is None else json.dumps(values)
-
-
-def _decoded(text: str | None) -> FileValues | None:
+def _values(text: str | None) -> FileValues | None:
     return None if text is None else tuple((name, value) for name, value in parse_json(text))
