@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.doctest import DoctestModule
 
+import timely_spark.graphs  # noqa: F401 - before pytest imports a file of the package that is named alone
 from tests.support.examples import of_running_query
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@
 package. An algorithm is a function from collections to collections: most need only public operators, and
 `algorithm`. `docs/authors.md` writes one from nothing.
 
-- Building: `algorithm`; checks `check_collection`, `check_columns`, `check_function`, `integer`; errors with
-  `caller`, `describe`. `Several` is the base of a dataclass of several results.
+- Building: `algorithm`; checks `check_collection`, `check_columns`, `check_function`, `integer`, and `word`
+  of an argument that is one of some words; errors with `caller`, `describe`. `Several` is the base of a
+  dataclass of several results.
 - Changes: a collection's `stream` has its records, then `DIFF`, a long that is not 0; `Collection.like` makes
   a collection of such a stream. `Stream.then` adds a vertex; `computed` is `select` with `DIFF` among the
   columns, `padded` adds null columns of a schema. `by_workers` chooses one of two equal streams
@@ -20,7 +21,8 @@ package. An algorithm is a function from collections to collections: most need o
   compares row by row, as grouping does (null equals null, NaN equals NaN, -0.0 equals 0.0). `group` makes
   `Groups` of equal keys in the order of H, `adjacent` those of rows that are next to each other already.
 - Arrays: `flat` makes a column one Arrow array, `numbers` a numpy array. `Hashes`, `Indices` and `Mask` are
-  arrays of uint64, int64 and bool. `changes`, `in_order` and `ranges` are runs, sorting and slices of them.
+  arrays of uint64, int64 and bool. `changes`, `in_order` and `ranges` are runs, sorting and slices of them;
+  `large_sums` are sums that may be beyond 64 bits.
 - Functions and expressions of users: `project` computes expressions of a table, `projected` their schema,
   checked; `columns_in` are the columns that one reads; `named_expressions` binds texts in SQL; `map_records`
   calls a function for each row, and `as_table` makes a table of a schema from what a function returns.
