@@ -133,6 +133,12 @@ def test_every_feature_has_a_row_whose_files_use_it() -> None:
     assert unused == {}, "a name without a use is one too many: use it, or remove it"
 
 
+def test_the_page_of_authors_explains_each_name() -> None:
+    assert [
+        name for name in ts.authors.__all__ if not re.search(rf"`[^`]*\b{name}\b", ts.authors.__doc__)
+    ] == []
+
+
 @cache
 def example(thing: object) -> str:
     """The code of the example in a docstring, or in that to which it refers."""

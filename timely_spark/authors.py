@@ -22,7 +22,7 @@ package. An algorithm is a function from collections to collections: most need o
   `Groups` of equal keys in the order of H, `adjacent` those of rows that are next to each other already.
 - Arrays: `flat` makes a column one Arrow array, `numbers` a numpy array. `Hashes`, `Indices` and `Mask` are
   arrays of uint64, int64 and bool. `changes`, `in_order` and `ranges` are runs, sorting and slices of them;
-  `large_sums` are sums that may be beyond 64 bits.
+  `large_sums` says which groups have a sum beyond 64 bits.
 - Functions and expressions of users: `project` computes expressions of a table, `projected` their schema,
   checked; `columns_in` are the columns that one reads; `named_expressions` binds texts in SQL; `map_records`
   calls a function for each row, and `as_table` makes a table of a schema from what a function returns.
