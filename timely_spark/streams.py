@@ -354,14 +354,12 @@ class Scope:
             raise GraphError(msg, where=caller(), hint=hint)
         if self.flow.graph.times != PRODUCT:
             msg = f"inner: time={time!r}, and flow {self.flow.name!r} has times of its own kind"
-            raise GraphError(
-                msg, where=caller(), hint="refine Dataflow's default times, by one scope or more."
-            )
+            hint = "refine Dataflow's default times, by one scope or more."
+            raise GraphError(msg, where=caller(), hint=hint)
         if time is not int and (broken := broken_inner_law(time)) is not None:
             msg = f"inner: time={time!r}: {broken}"
-            raise InvalidTime(
-                msg, where=caller(), hint="correct the class (times.InnerTime lists the laws), or give int."
-            )
+            hint = "correct the class (times.InnerTime lists the laws), or give int."
+            raise InvalidTime(msg, where=caller(), hint=hint)
 
     def region(self, name: str, *, workers: Sequence[int] | None = None) -> AbstractContextManager[None]:
         """Steps of this scope that belong together: their names begin with the region's.

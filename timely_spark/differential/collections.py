@@ -98,9 +98,8 @@ class Collection(CollectionMethods):
         self._plain = stream if keys is None else None
         if not self.schema.names:
             msg = "collection: its records have no columns"
-            raise SchemaError(
-                msg, where=caller(), hint="keep a column, or add a constant: select(one=pc.scalar(1))."
-            )
+            hint = "keep a column, or add a constant: select(one=pc.scalar(1))."
+            raise SchemaError(msg, where=caller(), hint=hint)
 
     @property
     def stream(self) -> Stream:

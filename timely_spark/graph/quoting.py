@@ -47,9 +47,8 @@ def table_name(text: str, within: Sequence[str] = ()) -> str:
     """
     if _NAME.fullmatch(text) is None:
         msg = f"{text!r} is not the name of a table"
-        raise GraphError(
-            msg, hint="write catalog.schema.table, with `...` around a part that has a space or a dot."
-        )
+        hint = "write catalog.schema.table, with `...` around a part that has a space or a dot."
+        raise GraphError(msg, hint=hint)
     parts = re.findall(_PART, text)
     around = within[: max(0, len(within) + 1 - len(parts))]
     return identifier(*around, *(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts))

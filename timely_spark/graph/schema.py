@@ -178,9 +178,8 @@ def check_names(step: str, where: Where, schema: pa.Schema, *, existing: Collect
     """Check that there are columns, none with a reserved name, and that Spark can distinguish the names."""
     if not schema.names:
         msg = f"{step}: its records have no columns"
-        raise SchemaError(
-            msg, where=where, hint="keep a column, or add a constant: select(one=pc.scalar(1))."
-        )
+        hint = "keep a column, or add a constant: select(one=pc.scalar(1))."
+        raise SchemaError(msg, where=where, hint=hint)
     check_reserved(step, where, schema.names, existing=existing)
     if equal := next(_equal_but_for_case("", list(schema)), None):
         msg = f"{step} has columns {equal[0]!r} and {equal[1]!r}, which Spark takes for one: it ignores case"

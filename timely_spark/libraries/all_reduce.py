@@ -194,9 +194,8 @@ def _places(parts: Any) -> tuple[int, ...]:
         if 1 <= places <= 1 << 20:
             return tuple(range(places))
     msg = f"all_reduce: parts={parts!r}"
-    raise GraphError(
-        msg, where=caller(), hint="give the number of parts, or a list with an integer for each."
-    )
+    hint = "give the number of parts, or a list with an integer for each."
+    raise GraphError(msg, where=caller(), hint=hint)
 
 
 def _matrix(column: pa.ChunkedArray, kind: pa.DataType) -> npt.NDArray[Any]:

@@ -117,9 +117,8 @@ def blocking(
         kind = kind.value_type if pa.types.is_list(kind) else kind
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             msg = f"blocking: the values of {part} are {values.schema.field(key).type}"
-            raise SchemaError(
-                msg, where=caller(), hint="make texts, numbers or dates of them, or arrays of these."
-            )
+            hint = "make texts, numbers or dates of them, or arrays of these."
+            raise SchemaError(msg, where=caller(), hint=hint)
     schema = pa.schema(
         [values.schema.field("id"), ("rule", pa.int32()), ("block", pa.string()), (DIFF, pa.int64())]
     )

@@ -227,9 +227,8 @@ def _program(
         return nodes, lambda schema, _: by_row(vprog, schema)
     if wrong := [one for one in columns.values() if not isinstance(one, tuple) or len(one) != 2]:
         msg = f"pregel: with_vertex_column has {wrong[0]!r}"
-        raise GraphError(
-            msg, where=caller(), hint="give for each column (initial value, value after a superstep)."
-        )
+        hint = "give for each column (initial value, value after a superstep)."
+        raise GraphError(msg, where=caller(), hint=hint)
     unchanged = [column for column in nodes.schema.names if column not in columns]
     nodes = nodes.select(*unchanged, {column: value_of(first) for column, (first, _) in columns.items()})
     later = {column: value_of(then) for column, (_, then) in columns.items()}

@@ -402,9 +402,8 @@ def aggregated(
         details.append(f"{out}={kind}({column or ''})")
     if not columns:
         msg = "aggregate: nothing to compute"
-        raise SchemaError(
-            msg, where=where, hint="name what to compute, for example aggregate(count='count')."
-        )
+        hint = "name what to compute, for example aggregate(count='count')."
+        raise SchemaError(msg, where=where, hint=hint)
     stream, listed = with_signs(stream, keys, listed)
     aggregates = Aggregates(keys, tuple(listed))
     result = stream.then(

@@ -235,9 +235,8 @@ def _merged(monotone: Monotone, left: Any, right: Any) -> pa.Array:
     merged = pa.concat_arrays([flat(merged) if isinstance(merged, pa.ChunkedArray) else pa.array(merged)])
     if len(merged) != len(left) or merged.null_count:
         msg = f"merge returned {len(merged)} values, {merged.null_count} of them null, for {len(left)} pairs"
-        raise SchemaError(
-            msg, hint="return an array with a value for each pair, as pc.max_element_wise does."
-        )
+        hint = "return an array with a value for each pair, as pc.max_element_wise does."
+        raise SchemaError(msg, hint=hint)
     return merged if merged.type == left.type else merged.cast(left.type)
 
 

@@ -107,9 +107,8 @@ def enter(
         msg = f"enter: {stream.name!r} is not outside {scope.name or 'the outermost scope'!r}"
         if scope.graph_scope.depth > stream.stage.scope.depth:
             msg = f"enter: at={at!s} in loop {scope.name!r}, whose times are of the flow's own kind"
-        raise GraphError(
-            msg, where=caller(), hint="enter a loop or scope made by scope.inner(...), at numbers."
-        )
+        hint = "enter a loop or scope made by scope.inner(...), at numbers."
+        raise GraphError(msg, where=caller(), hint=hint)
     added = {f"{_AT}{i}": one for i, one in enumerate(coordinates)}
     added = named_expressions("enter", stream.schema, added)
     check_columns("enter", stream.schema, [one for one in added.values() if isinstance(one, str)])

@@ -119,9 +119,8 @@ def inspect(stream: Stream, name: str | None = None, *, limit: int = 20) -> Stre
     label: Any = name
     if callable(label):
         msg = f"inspect: {label!r} is a function"
-        raise GraphError(
-            msg, where=caller(), hint="call it by subscribe(lambda epoch, table: ...); inspect prints."
-        )
+        hint = "call it by subscribe(lambda epoch, table: ...); inspect prints."
+        raise GraphError(msg, where=caller(), hint=hint)
     limit = integer("limit", limit, least=0, step="inspect")
     return add_output(stream, "inspect", name, "inspect", "arrival", limit=limit)
 

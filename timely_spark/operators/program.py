@@ -108,9 +108,8 @@ class Program:
             )
         except OSError as error:
             msg = f"{self} cannot be started: {error}"
-            raise ProgramError(
-                msg, hint="install it on every machine, the driver's included, or give its whole path."
-            ) from error
+            hint = "install it on every machine, the driver's included, or give its whole path."
+            raise ProgramError(msg, hint=hint) from error
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)

@@ -319,9 +319,8 @@ def keys_and_value(
     check_columns(operator, schema, [value], keys=not nested)
     if value in listed:
         msg = f"{operator}: {value!r} is a key and the value"
-        raise SchemaError(
-            msg, where=caller(), hint="take it out of keys; for the keys alone there is distinct()."
-        )
+        hint = "take it out of keys; for the keys alone there is distinct()."
+        raise SchemaError(msg, where=caller(), hint=hint)
     return listed
 
 

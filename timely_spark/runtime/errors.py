@@ -124,9 +124,8 @@ class BadLocation(TimelyError, ValueError):
     def incomplete(cls, location: str) -> BadLocation:
         """The location has no bucket or no path, or its path leaves the root."""
         msg = f"{location!r} names no place: a bucket or a path is missing, or has a part '.' or '..'."
-        return cls(
-            msg, hint="give /folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x."
-        )
+        hint = "give /folder, s3://bucket/folder, abfss://container@account.dfs.core.windows.net/x."
+        return cls(msg, hint=hint)
 
 
 class TableTaken(TimelyError, ValueError):
@@ -253,9 +252,8 @@ class EpochClosed(TimelyError, ValueError):
     def by_the_capture(cls, name: str) -> EpochClosed:
         """The input replays a capture."""
         msg = f"Input {name!r} replays a capture, so close() has no meaning"
-        return cls(
-            msg, where=caller(), hint="close the inputs of the flow that captures: the replay ends with them."
-        )
+        hint = "close the inputs of the flow that captures: the replay ends with them."
+        return cls(msg, where=caller(), hint=hint)
 
 
 #: How py4j begins the text of an error of Java's.

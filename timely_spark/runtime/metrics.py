@@ -197,9 +197,8 @@ def prometheus_metrics(
             server, _ = prometheus_client.start_http_server(port, address, chosen)
         except OSError as error:
             msg = f"prometheus_metrics() cannot listen at {address}:{port}: {error.strerror}"
-            raise TimelyError(
-                msg, where=caller(), hint="stop the other server, or give another port or address."
-            ) from None
+            hint = "stop the other server, or give another port or address."
+            raise TimelyError(msg, where=caller(), hint=hint) from None
     collector = Collector()
     chosen.register(collector)
 

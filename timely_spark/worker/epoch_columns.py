@@ -32,9 +32,8 @@ def check_epoch_column(name: str, schema: pa.Schema, column: Any, max_jump: Any)
     at, where = f"source {name!r}", caller()
     if column in ("clock", "manual"):
         msg = f"{at}: epoch={column!r} is not a column's name here, but a kind of epochs"
-        raise GraphError(
-            msg, where=where, hint="give a column of another name; rename it in the DataFrame if need be."
-        )
+        hint = "give a column of another name; rename it in the DataFrame if need be."
+        raise GraphError(msg, where=where, hint=hint)
     jump = integer("max_jump", max_jump, step=at, error=GraphError, hint="give a number of epochs.")
     check_columns("source", schema, [column])
     if not pa.types.is_integer(schema.field(column).type):

@@ -190,9 +190,8 @@ class Worker:
         head, parts = unpack_json(state)
         if head["format"] != FORMAT:
             msg = f"a worker's state has format {head['format']}, this version reads {FORMAT}"
-            raise StateError(
-                msg, hint="continue with the version that wrote it, or start with a new checkpoint."
-            )
+            hint = "continue with the version that wrote it, or start with a new checkpoint."
+            raise StateError(msg, hint=hint)
         decode, by_name = self.plan.times.decode, self.plan.by_name
         self.snapshots = {
             name: VertexSnapshot.decode(encoded, parts)

@@ -71,9 +71,8 @@ class FolderSink(Sink):
         nested = [name for name in columns if pa.types.is_nested(output.schema.field(name).type)]
         if self.format == "csv" and nested:
             msg = f"{self.path}: columns {nested} are nested, which csv has no form for."
-            raise OutputMismatch(
-                msg, hint='write to_files(format="parquet"), or select the fields inside them.'
-            )
+            hint = 'write to_files(format="parquet"), or select the fields inside them.'
+            raise OutputMismatch(msg, hint=hint)
         self._begin(output, identity)
 
     def _begin(self, output: Output, identity: str) -> None:

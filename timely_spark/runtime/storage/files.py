@@ -58,9 +58,8 @@ def location(text: str | os.PathLike[str]) -> str:
     parts = [part for part in path.split("/") if part]
     if ":" in authority.rpartition("@")[0] or (authority.count("@") and SCHEMES[scheme] == "s3"):
         msg = f"The {scheme}: URI holds credentials, which Spark's logs would show."
-        raise BadLocation(
-            msg, hint="leave them out, and set them in the environment of driver and executors."
-        )
+        hint = "leave them out, and set them in the environment of driver and executors."
+        raise BadLocation(msg, hint=hint)
     if (not authority and scheme != "hdfs") or {".", ".."} & set(parts):
         raise BadLocation.incomplete(without_options(text))
     return f"{SCHEMES[scheme]}://{'/'.join([authority, *parts])}{mark}{query}"
