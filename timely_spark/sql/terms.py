@@ -314,7 +314,6 @@ class Field(Term):
     name: str
 
     def evaluate(self, rows: Rows) -> Value:
-        """The field; null where the struct is."""
         array = self.of.array(rows)
         if not types.is_array(array.type):
             return pc.struct_field(array, self.name)
@@ -400,7 +399,6 @@ class OfEntries(OfElements):
         return list(elements.values.flatten())
 
     def of_lists(self, rows: Rows, lists: pa.Array) -> pa.Array:
-        """The maps, or the arrays."""
         elements = Elements(lists)
         values = self.bodies(rows, elements)
         if self.what == "keys":

@@ -59,7 +59,6 @@ class LexicographicSummary(Summary):
     """
 
     def less_equal(self, other: Self) -> bool:
-        """Whether ``self(t) <= other(t)`` for every time that passes ``other`` (a preorder)."""
         if not self._passes(other):
             return False
         for i, excess in enumerate(self._excess(other)):

@@ -80,13 +80,11 @@ class RefinedTime(Time):
         return tuple.__new__(cls, (epoch, *coordinates))
 
     def less_equal(self, other: Self) -> bool:
-        """Whether every coordinate is before or equal to the other's."""
         if len(self) != len(other):
             raise InvalidTime.depths_differ(self, other)
         return all(map(_less_equal, self, other))
 
     def join(self, other: Self) -> Self:
-        """The least upper bound, by coordinate."""
         if len(self) != len(other):
             raise InvalidTime.depths_differ(self, other)
         return tuple.__new__(type(self), map(_join, self, other))
@@ -96,7 +94,6 @@ class RefinedTime(Time):
         raise NotImplementedError
 
     def order_key(self) -> tuple[Any, ...]:
-        """A sorting key: ``s < t`` implies ``s.order_key() < t.order_key()``."""
         values: Sequence[Any] = self
         return tuple(value if type(value) is int else value.order_key() for value in values)
 
@@ -122,7 +119,6 @@ class RefinedSummary(Summary):
     inner: tuple[Inner, ...] = ()
 
     def results_in(self, time: Any) -> Any | None:
-        """The time at which a message sent at ``time`` arrives; None if a limit drops the message."""
         if self._same:
             return time
         numbers = tuple.__new__(Time, (value if type(value) is int else 0 for value in time))

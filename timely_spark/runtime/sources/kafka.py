@@ -416,7 +416,6 @@ class KafkaSource(JournaledSource):
         return pa.schema([*self.decoder.schema, *more])
 
     def check_exists(self) -> None:
-        """Check that the brokers answer, and have the topics."""
         self.ask(lambda brokers: brokers.describe(self.topics.names))
 
     def ask(self, question: Callable[[Brokers], Any]) -> Any:

@@ -145,7 +145,6 @@ class KafkaReader(Reader):
         return {t: [max(a, b) for a, b in zip(begun[t], first[t], strict=True)] for t in begun}
 
     def position(self, offset: Offset) -> int:
-        """How many messages an offset has read."""
         return sum(sum(at) for at in offset["offsets"].values())
 
     def _unanswered(self, error: Any) -> None:

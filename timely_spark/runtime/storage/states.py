@@ -42,7 +42,6 @@ class State(Item):
 
     @classmethod
     def of_fields(cls, values: dict[str, Any]) -> State:
-        """As `Item.of_fields`."""
         return cls(**values | {"reference": values["reference"].to_pybytes()})
 
     def read(self, *, mapped: bool) -> int:
