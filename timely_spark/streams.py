@@ -397,7 +397,6 @@ class Scope:
             stream: the stream.
             at: the inner time of each record (in a loop, its iteration): a column or expression of integers
                 from 0 on; for an inner time of another type the columns that its `decode` gets.
-            name: the step's name.
 
         **Columns:** out as in.
 

@@ -87,7 +87,6 @@ def iterate(
             opposite do not circulate for ever; and those that leave, when all iterations of their time are
             over. Switch it off only if `step` ends in a reduction and uses the initial value nowhere else;
             consolidate the result then, if it is joined.
-        name: the loop's name.
 
     Returns:
         The collection after the last iteration, outside the loop.

@@ -95,7 +95,6 @@ def iterate_until(
             any columns, if the loop may end.
         max_iterations: how often `step` is applied at most.
         on_limit: what happens if changes are left then: see `Stream.loop`.
-        name: the loop's name.
 
     Returns:
         The collection after the last iteration, outside the loop.

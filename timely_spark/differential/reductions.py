@@ -61,7 +61,6 @@ def reduced(
         logic: computes the results.
         fields: the columns of the results.
         hot: hot keys: the collection has the results of parts of their records; None means no key is hot.
-        name: the step's name.
         detail: more of it, shown by explain.
         parameters: what the results depend on: where one changes, a restart does not take the step's state.
 

@@ -76,7 +76,6 @@ def upserts(
     record of it may still come.
 
     Args:
-        stream: any outside loops.
         keys: the key columns.
         sequence_by: the columns that order the records of a key, such as a version, an offset or a time;
             null comes before every value, then NaN.

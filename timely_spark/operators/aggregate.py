@@ -339,7 +339,6 @@ def aggregate(
     """Aggregate all records as one group.
 
     Args:
-        stream: any.
         named: results by name, for names that are not words of Python.
         per: "accumulated" for all records up to each epoch, or "time" for those of each time alone.
         expire: after how many epochs without records the result starts again; by default never.

@@ -169,7 +169,6 @@ def expire(stream: Stream, after: int, *, diff: str = "diff", name: str | None =
     must fit the column's type, and a record with a double comes less than 2 ** 31 - 1 times.
 
     Args:
-        stream: any outside loops.
         after: the window's length in epochs, at least 1.
         diff: the column of multiplicities. If the stream has this column, it is a collection of changes: each
             record passes unchanged, and its negation retracts it.

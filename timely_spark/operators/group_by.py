@@ -176,7 +176,6 @@ def group_by(stream: Stream, *keys: str) -> Grouped:
     """Group by columns, to aggregate or reduce; with no columns all records are one group.
 
     Args:
-        stream: any.
         keys: the key columns. They are checked by the method that is called next.
 
     Returns:

@@ -202,7 +202,6 @@ def loop(
         on_limit: what happens if `max_iterations` drops records. "warn", the default: they are counted
             (`last_progress.cut_off`), and there is a warning, once per epoch. "return": no warning, for a
             loop that is meant to end there. "raise": the flow fails with `LimitReached`.
-        name: the loop's name.
 
     Returns:
         The streams that leave, outside the loop: one stream, or a tuple if `step` returned several.

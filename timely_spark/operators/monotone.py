@@ -165,7 +165,6 @@ def distinct(
     it. The records of an epoch then pass when the epoch is complete.
 
     Args:
-        stream: any.
         per: "accumulated" for the records that no earlier time had, or "time" for those of each time alone.
         expire: after how many epochs without it a record passes again; by default never.
 
@@ -210,7 +209,6 @@ def min(
     `expire` epochs pass without a value of the key. Values then pass when their epoch is complete.
 
     Args:
-        stream: any.
         value: the column whose least value is kept.
         keys: the key columns; by default all records are one group.
         expire: after how many epochs without a value a key's session ends; by default never.

@@ -187,7 +187,6 @@ def subscribe(
     `on_complete()` is called when all inputs are closed and all work is done (Naiad section 4.1).
 
     Args:
-        stream: any outside loops.
         on_epoch: gets the epoch's number and an Arrow table of its records; or `timely_spark.once`.
         on_complete: gets nothing.
         release: "epoch", or "arrival" to call it with each round's records at once.
@@ -229,7 +228,6 @@ def foreach_epoch(
     Spark's tasks read the epoch, so it may be large. Use the DataFrame within the call only.
 
     Args:
-        stream: any outside loops.
         function: gets a DataFrame of the epoch's records, and the epoch's number.
         release: "epoch", or "arrival" to call it with each round's records at once.
 
@@ -273,7 +271,6 @@ def to_delta(
     mapping by name, which readers must support.
 
     Args:
-        stream: any outside loops.
         table: a path, which has a slash, or catalog.schema.table. A relative path is one of the program's
             working directory when the flow is built. It may exist, empty, with the columns below.
         keys: None means a change log, to which records are appended with their epoch. Else a current table,
@@ -408,7 +405,6 @@ def to_files(
     complete. ``spark.read.parquet(path)`` reads all epochs.
 
     Args:
-        stream: any outside loops.
         path: a folder for this output alone, which driver and executors can reach.
         format: "parquet", "arrow" (an IPC file) or "csv".
         overwrite: remove the epochs that another checkpoint wrote there.
@@ -454,7 +450,6 @@ def to_kafka(
     milliseconds.
 
     Args:
-        stream: any outside loops.
         topic: the topic; the brokers may create it.
         servers: addresses of brokers, "host:port,host:port".
         key: the column of the messages' keys, by which Kafka chooses the partition; other types than binary
@@ -525,7 +520,6 @@ def capture_to(
     one of Spark's tasks.
 
     Args:
-        stream: any outside loops.
         path: a folder for this output alone, which the processes of both flows can reach.
         overwrite: remove the epochs that another checkpoint wrote there.
 

@@ -107,7 +107,6 @@ def delay(stream: Stream, epochs: int = 1, *, name: str | None = None) -> Stream
     how busy the flow is. Use it with manual epochs, or epochs of a column.
 
     Args:
-        stream: any.
         epochs: how many epochs later each record comes out. The last epoch is 2**63 - 1: records that would
             come later are dropped, as behind the limit of a loop.
 

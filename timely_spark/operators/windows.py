@@ -221,7 +221,6 @@ def window(
     of sessions, all records of open sessions whenever event time advances.
 
     Args:
-        stream: any outside loops.
         on: the column of event time: a timestamp, a date or an integer.
         by: `every` or `sessions`.
         keys: the key columns of sessions: each key has sessions of its own. Windows of `every` have no keys.
