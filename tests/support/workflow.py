@@ -51,10 +51,8 @@ def jobs_of(workflow: str) -> Iterator[Job]:
 
 def run(job: Job, folder: Path) -> bool:
     """Run a job's steps; whether all have succeeded."""
-    clone, environment = (
-        folder / "clone",
-        {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"},
-    )
+    clone = folder / "clone"
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONPATH"}
     for step in job.steps:
         uses = step.get("uses", "").partition("@")[0]
         if uses == "actions/checkout":

@@ -60,11 +60,9 @@ class OtherFlow(TimelyError, ValueError):
     @classmethod
     def none_at(cls, checkpoint: str, where: Where | None = None) -> OtherFlow:
         """There is no checkpoint of a flow."""
-        msg, hint = (
-            f"{checkpoint} holds no checkpoint of a flow",
-            "give the directory of start(checkpoint=...)",
-        )
-        return cls(msg, where=where, hint=f"{hint}; the first start makes it.")
+        msg = f"{checkpoint} holds no checkpoint of a flow"
+        hint = "give the directory of start(checkpoint=...); the first start makes it."
+        return cls(msg, where=where, hint=hint)
 
 
 class LostOwnership(TimelyError, RuntimeError):

@@ -488,10 +488,8 @@ class Page:
 
     def _sizes(self) -> str:
         boxes = self.status.after.sketch.boxes(self.opened)
-        took, memory = (
-            by_box(self.seen.spent(), boxes),
-            by_box(self.status.after.manifest.memory_bytes, boxes),
-        )
+        took = by_box(self.seen.spent(), boxes)
+        memory = by_box(self.status.after.manifest.memory_bytes, boxes)
         rows = [
             [
                 name,

@@ -309,10 +309,8 @@ def text_of_floats(a: pa.Array) -> pa.Array:
     single = np.asarray(pc.equal(pc.utf8_length(stripped), 1)) & (size > 0) & (size < 1e-30)
     if single.any():
         two = pa.array(np.char.replace(np.char.mod("%.1e", size), ".", "")).cast(pa.string())
-        nearest, power = (
-            pc.utf8_slice_codeunits(two, 0, 2),
-            pc.utf8_ltrim(pc.utf8_slice_codeunits(two, 3), "+"),
-        )
+        nearest = pc.utf8_slice_codeunits(two, 0, 2)
+        power = pc.utf8_ltrim(pc.utf8_slice_codeunits(two, 3), "+")
         stripped = pc.if_else(pa.array(single), pc.utf8_rtrim(nearest, "0"), stripped)
         point = np.where(single, np.asarray(power.cast(pa.int64())) + 1, point)
     # 0.d1d2d3 * 10 ** point
