@@ -164,9 +164,9 @@ def by_counts(report: Report, prices: Prices, names: Iterable[str], *, quick: bo
         if name in names:
             each = records // weak[-1]
             paths = {workers: predicted(name, records, workers) for workers in counts}
-            alike = {n: paths[n] if n == weak[-1] else predicted(name, each * n, n) for n in weak}
+            equal_parts = {n: paths[n] if n == weak[-1] else predicted(name, each * n, n) for n in weak}
             _lines(report, f"{name}, {records:,} records in all", paths, prices, weak=False)
-            _lines(report, f"{name}, {each:,} records for each", alike, prices, weak=True)
+            _lines(report, f"{name}, {each:,} records for each", equal_parts, prices, weak=True)
 
 
 def predicted(name: str, records: int, workers: int) -> Path:

@@ -228,7 +228,9 @@ def test_every_error_has_a_hint(nodes: dict[Path, list[ast.AST]]) -> None:
 
 
 def _bound(node: ast.AST) -> str:
-    """The name of an argument, a variable or an attribute that a node binds; empty if it binds none."""
+    """The name of an argument, a variable, an attribute or a function that a node binds; else empty."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name
     if isinstance(node, ast.arg):
         return node.arg
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -237,7 +239,7 @@ def _bound(node: ast.AST) -> str:
 
 
 #: Words that say nothing of a value: its noun does.
-NO_NOUNS = {"found", "made", "given", "kept", "known", "told", "mine", "theirs"}
+NO_NOUNS = {"alike", "found", "made", "given", "kept", "known", "told", "mine", "theirs"}
 
 
 ROOT = PACKAGE.parent
@@ -270,6 +272,6 @@ def test_a_value_is_named_by_a_noun(nodes: dict[Path, list[ast.AST]]) -> None:
         f"{path}:{getattr(node, 'lineno', 0)}: {name}"
         for path, of in nodes.items()
         for node in of
-        if (name := _bound(node)) in NO_NOUNS
+        if (name := _bound(node)).lstrip("_") in NO_NOUNS
     ]
     assert named == [], "name it by what it is: groups, matches, options, a result"

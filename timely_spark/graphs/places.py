@@ -190,7 +190,7 @@ class _Places(BufferingVertex):
         """Look up the homes of the epoch's edges, and tell the other ends."""
         home, other, diff = (numbers(edges, name) for name in (TO, OF, DIFF))
         nodes, ids = np.unique(home, return_inverse=True)
-        place = self._known(nodes)
+        place = self._place_before(nodes)
         new = place == NEW
         place[new & (np.bincount(ids, minlength=len(nodes)) > _DEGREE)] = HUB
         count = np.bincount(ids, weights=diff, minlength=len(nodes)).astype(np.int64)
@@ -238,7 +238,7 @@ class _Places(BufferingVertex):
 
     # -- nodes ---------------------------------------------------------------------------------------------
 
-    def _known(self, nodes: Hashes) -> Indices:
+    def _place_before(self, nodes: Hashes) -> Indices:
         """The places of distinct nodes before the epoch; `NEW` of those that have none."""
         place = np.full(len(nodes), NEW)
         if len(self.places) and len(nodes):
@@ -254,7 +254,7 @@ class _Places(BufferingVertex):
         place[at >= 0] = self.place[at[at >= 0]]
         if (at < 0).any():
             different, ids = np.unique(nodes[at < 0], return_inverse=True)
-            place[at < 0] = self._known(different)[ids]
+            place[at < 0] = self._place_before(different)[ids]
         return place
 
     def _count(self, nodes: Hashes, place: Indices, ends: Indices, new: Mask) -> None:
@@ -278,7 +278,7 @@ class _Places(BufferingVertex):
         nodes, ids = np.unique(received.to, return_inverse=True)
         at = node_rows(self.nodes, nodes)
         place = np.where(at >= 0, self.place[at] if len(self.place) else NEW, NEW)
-        place[at < 0] = self._known(nodes[at < 0])
+        place[at < 0] = self._place_before(nodes[at < 0])
         new = (at >= 0) | (place == NEW)
         hub = new & (np.bincount(ids, minlength=len(nodes)) > _DEGREE)
         place[hub] = HUB

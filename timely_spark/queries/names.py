@@ -103,7 +103,7 @@ class BlockNames(ABC):
         # another column of the result comes before those of the blocks around; so does one that is not a key
         lost = self._before is not None and names is self.names and self._before.has(parts)
         other = not names.has(parts) and (alias is not None or lost)
-        match = None if other else self._found(node, parts, names)
+        match = None if other else self._entry_of(node, parts, names)
         if match is None:
             if alias is not None:
                 if lost and self._types_only and len(parts) == 1 and self._before is not None:
@@ -125,7 +125,7 @@ class BlockNames(ABC):
             tree = exp.Dot(this=tree, expression=exp.to_identifier(part))
         return tree
 
-    def _found(
+    def _entry_of(
         self, node: Any, parts: Sequence[str], names: VisibleColumns
     ) -> tuple[NamedColumn, int] | None:
         """The column of a name, and how many of its parts name it."""
@@ -155,7 +155,7 @@ class BlockNames(ABC):
     def refuse_ambiguous(self, columns: Iterable[Any]) -> None:
         """Refuse names that are those of several columns."""
         for one in columns:
-            self._found(one, [part.name for part in one.parts], self.names)
+            self._entry_of(one, [part.name for part in one.parts], self.names)
 
     def _refuse_repeated(self, node: Any, name: str) -> None:
         """Refuse an alias that several selected expressions have."""
@@ -196,7 +196,7 @@ class BlockNames(ABC):
     def _unknown(self, node: Any, parts: Sequence[str], names: VisibleColumns) -> SqlError:
         candidates = list(names.all_known())
         text = ".".join(parts)
-        if self._before is not None and names is self.names and self._found(node, parts, self._before):
+        if self._before is not None and names is self.names and self._entry_of(node, parts, self._before):
             call = node
             while (call := call.find_ancestor(exp.Anonymous)) is not None:
                 over = OF_SEVERAL_ROWS if isinstance(call.parent, exp.Window | exp.Filter) else ()

@@ -358,13 +358,13 @@ class Loop:
     def _query(self, part: Any) -> BoundQuery:
         """A part of a body."""
         try:
-            return self.binder.query(part, self._known(), self.around)
+            return self.binder.query(part, self._views(), self.around)
         except Correlated as error:
             problem = f"{error.entry.name} of a query around a recursion"
             hint = "read its table in the recursion, and keep the column there: a row for each of its values."
             raise self.binder.refuse(part, problem, hint) from None
 
-    def _known(self) -> Views:
+    def _views(self) -> Views:
         own = {
             node.alias: self._columns_view(node) for name, node in self.names.items() if name in self.schemas
         }

@@ -236,7 +236,7 @@ class Projection(Relation):
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The columns that the needed expressions read."""
-        parts = [value for name, value in self._kept(columns)]
+        parts = [value for name, value in self._needed(columns)]
         return [
             frozenset(
                 one for value in parts for one in ((value,) if isinstance(value, str) else value.columns)
@@ -244,9 +244,9 @@ class Projection(Relation):
         ]
 
     def narrowed(self, columns: Needs) -> Relation:
-        return replace(self, columns=self._kept(columns))
+        return replace(self, columns=self._needed(columns))
 
-    def _kept(self, columns: Needs) -> tuple[tuple[str, str | BoundExpression], ...]:
+    def _needed(self, columns: Needs) -> tuple[tuple[str, str | BoundExpression], ...]:
         # a record has a column at least
         return tuple(one for one in self.columns if one[0] in columns) or self.columns[:1]
 
@@ -390,15 +390,15 @@ class Aggregation(Relation):
 
     def needs(self, columns: Needs) -> list[Needs]:
         """The keys, and the arguments of the needed aggregates."""
-        parts = self._kept(columns)
+        parts = self._needed(columns)
         read = {one for _, call in parts for one in (*call.columns, *(by.column for by in call.order))}
         own = frozenset(read) | frozenset(self.keys)
         return [own] if self.always is None else [own, frozenset(self.always.schema.names)]
 
     def narrowed(self, columns: Needs) -> Relation:
-        return replace(self, calls=self._kept(columns))
+        return replace(self, calls=self._needed(columns))
 
-    def _kept(self, columns: Needs) -> tuple[tuple[str, AggregateFunction], ...]:
+    def _needed(self, columns: Needs) -> tuple[tuple[str, AggregateFunction], ...]:
         calls = tuple(one for one in self.calls if one[0] in columns)
         return calls or (() if self.keys else self.calls[:1])
 

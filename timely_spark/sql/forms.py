@@ -34,12 +34,12 @@ syntax("Dot")(lambda binder, node: binder.field(node, binder.bind(node.this), no
 
 @syntax("Literal")
 def _literal(binder: ExpressionBinder, node: Any) -> Term:
-    return _made(
+    return _number(
         binder, node, pa.scalar(node.this, pa.string()) if node.is_string else literals.number(node.this)
     )
 
 
-def _made(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
+def _number(binder: ExpressionBinder, node: Any, value: pa.Scalar | None) -> Term:
     if value is None:
         hint = "write it with an exponent: 1e40; a double reaches 1.8e308."
         raise binder.refuse(node, f"no type has the number {node.this}", hint)
@@ -76,10 +76,10 @@ def _parameter(binder: ExpressionBinder, node: Any) -> Term:
 def _negative(binder: ExpressionBinder, node: Any) -> Term:
     inner = node.this
     if type(inner).__name__ == "Literal" and not inner.is_string:
-        return _made(binder, node, literals.number(f"-{inner.this}"))
+        return _number(binder, node, literals.number(f"-{inner.this}"))
     suffixed = type(inner).__name__ == "TryCast" and type(inner.this).__name__ == "Literal"
     if suffixed and not inner.this.is_string and is_integral(kind := cast_type(binder, inner)):  # -128Y
-        return binder.cast(_made(binder, node, literals.number(f"-{inner.this.this}")), kind, node)
+        return binder.cast(_number(binder, node, literals.number(f"-{inner.this.this}")), kind, node)
     return binder.call(node, "negative", inner)
 
 

@@ -16,7 +16,7 @@ from timely_spark.sql.registry import Failures, Typed, Value, as_array, spark_fu
 from timely_spark.sql.types import is_float
 
 
-def _alike(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
+def _comparable(kinds: Sequence[pa.DataType], zone: str) -> Typed | None:
     kind = types.common_of(types.named_alike(kinds))
     nested = kind is not None and pa.types.is_nested(kind)
     wrong = kind is None or pa.types.is_map(kind) or (nested and types.mixes_texts(kinds))
@@ -41,15 +41,15 @@ def _compared(compare: Callable[..., Any], nan: Callable[[Any, Any], Any]) -> Ca
 
 
 equal = _compared(pc.equal, lambda x, y: x & y)
-spark_function("=", _alike)(equal)
-spark_function("!=", _alike)(_compared(pc.not_equal, lambda x, y: ~(x & y)))
-spark_function("<", _alike)(_compared(pc.less, lambda x, y: y & ~x))
-spark_function("<=", _alike)(_compared(pc.less_equal, lambda x, y: y))
-spark_function(">", _alike)(_compared(pc.greater, lambda x, y: x & ~y))
-spark_function(">=", _alike)(_compared(pc.greater_equal, lambda x, y: x))
+spark_function("=", _comparable)(equal)
+spark_function("!=", _comparable)(_compared(pc.not_equal, lambda x, y: ~(x & y)))
+spark_function("<", _comparable)(_compared(pc.less, lambda x, y: y & ~x))
+spark_function("<=", _comparable)(_compared(pc.less_equal, lambda x, y: y))
+spark_function(">", _comparable)(_compared(pc.greater, lambda x, y: x & ~y))
+spark_function(">=", _comparable)(_compared(pc.greater_equal, lambda x, y: x))
 
 
-@spark_function("<=>", _alike, nulls=True)
+@spark_function("<=>", _comparable, nulls=True)
 def _not_distinct(a: Value, b: Value, *, length: int) -> Any:
     x, y = as_array(a, length), as_array(b, length)
     if x.type == pa.null():
@@ -66,7 +66,7 @@ def _equal_or_null(a: pa.Array, b: pa.Array) -> Any:
     return pa.array(equals)
 
 
-@spark_function("in", _alike, nulls=True)
+@spark_function("in", _comparable, nulls=True)
 def _in(subject: Value, *values: Value, length: int) -> Any:
     array = as_array(subject, length)
     present, unknown = pa.array(np.zeros(length, bool)), array.is_null()

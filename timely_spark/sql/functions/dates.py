@@ -341,7 +341,7 @@ def _fields(parts: tuple[Value, ...], length: int, failures: Failures) -> Any:
 # -- zones ---------------------------------------------------------------------------------------------------
 
 
-def _known(zone: pa.Scalar, length: int, failures: Failures) -> str:
+def _zone_name(zone: pa.Scalar, length: int, failures: Failures) -> str:
     name = str(zone.as_py())
     if zone_of(name) is None:
         failures.at(np.ones(length, bool), f"there is no time zone {name!r}", "write 'Europe/Berlin'.")
@@ -351,20 +351,20 @@ def _known(zone: pa.Scalar, length: int, failures: Failures) -> str:
 
 @spark_function("from_utc_timestamp", "timestamp, string -> timestamp", constant=[1])
 def _from_utc(a: Value, name: pa.Scalar, *, length: int, failures: Failures) -> Any:
-    return to_local(np.atleast_1d(to_numpy(a)), _known(name, length, failures))
+    return to_local(np.atleast_1d(to_numpy(a)), _zone_name(name, length, failures))
 
 
 @spark_function("to_utc_timestamp", "timestamp, string -> timestamp", constant=[1])
 def _to_utc(a: Value, name: pa.Scalar, *, length: int, failures: Failures) -> Any:
-    return to_instants(np.atleast_1d(to_numpy(a)), _known(name, length, failures))
+    return to_instants(np.atleast_1d(to_numpy(a)), _zone_name(name, length, failures))
 
 
 @spark_function("convert_timezone", "string, string, timestamp_ntz -> timestamp_ntz", constant=[0, 1])
 def _convert_timezone(
     source: pa.Scalar, target: pa.Scalar, a: Value, *, length: int, failures: Failures
 ) -> Any:
-    instants = to_instants(np.atleast_1d(to_numpy(a)), _known(source, length, failures))
-    return to_local(instants, _known(target, length, failures))
+    instants = to_instants(np.atleast_1d(to_numpy(a)), _zone_name(source, length, failures))
+    return to_local(instants, _zone_name(target, length, failures))
 
 
 # -- intervals -----------------------------------------------------------------------------------------------

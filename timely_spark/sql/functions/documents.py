@@ -111,7 +111,7 @@ def _get_json_object(text: pa.Array, path: pa.Scalar, *, failures: Failures) -> 
     if shown != "$" + "".join(one.group() for one in _STEP.finditer(shown)):
         return pa.scalar(None, pa.string())
 
-    def found(value: Any) -> str | None:
+    def value_at(value: Any) -> str | None:
         for name, quoted, number in steps:
             if number:
                 value = value[int(number)] if type(value) is list and int(number) < len(value) else _ABSENT
@@ -123,7 +123,7 @@ def _get_json_object(text: pa.Array, path: pa.Scalar, *, failures: Failures) -> 
                 return None
         return str(value) if isinstance(value, str) else _shown(value)
 
-    return _of_json(text, found, pa.string())
+    return _of_json(text, value_at, pa.string())
 
 
 @spark_function("json_array_length", "=string -> int")

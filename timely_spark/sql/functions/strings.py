@@ -157,7 +157,7 @@ def _substring_index(text: Value, mark: pa.Scalar, count: pa.Scalar, *, length: 
     return pc.binary_join(chosen, pattern)
 
 
-def _found(text: pa.Array, part: str, begin: Any) -> Any:
+def _place_of(text: pa.Array, part: str, begin: Any) -> Any:
     """The number (from 1) of the character where a part begins, at or after some character; 0 if nowhere."""
     x = Characters(text)
     rest = x if begin is None else Characters(x.cut(begin, x.lengths))
@@ -168,18 +168,18 @@ def _found(text: pa.Array, part: str, begin: Any) -> Any:
 
 @spark_function("instr", "string, string -> int", constant=[1])
 def _instr(text: Value, part: pa.Scalar) -> Any:
-    return _found(text, part.as_py(), None)
+    return _place_of(text, part.as_py(), None)
 
 
 @spark_function("$locate", "string, string, int? -> int", constant=[0])
 def _locate(part: pa.Scalar, text: Value, start: Value | None = None, *, length: int) -> Any:
     array = as_array(text, length)
     if start is None:
-        return _found(array, part.as_py(), None)
+        return _place_of(array, part.as_py(), None)
     first = longs(start, length) - 1
     if not part.as_py():  # as Java: at the begin, wherever it is looked for
         return (first >= 0).astype(np.int32)
-    places = _found(array, part.as_py(), np.maximum(first, 0))
+    places = _place_of(array, part.as_py(), np.maximum(first, 0))
     past = first > Characters(array).lengths
     return np.where((first < 0) | past, 0, places).astype(np.int32)
 
