@@ -75,7 +75,7 @@ from timely_spark.runtime.sinks.system_log import SystemLog
 from timely_spark.runtime.sources.folder import FileSource
 from timely_spark.runtime.sources.listing import lists
 from timely_spark.runtime.sources.replay import ReplaySource
-from timely_spark.runtime.sources.source import JournaledSource
+from timely_spark.runtime.sources.source import JournaledSource, SourceFrames
 from timely_spark.runtime.storage.files import Files
 from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import FIRST, RoundLog
@@ -101,7 +101,7 @@ _STATEFUL = "Aggregate|Deduplicate|Distinct|FlatMapGroups|TransformWithState|Joi
 def start(
     plan: Plan,
     *,
-    dataframes: Mapping[str, DataFrame | JournaledSource],
+    dataframes: SourceFrames,
     outputs: Sequence[Output] = (),
     inputs: Sequence[InputHandle] = (),
     session: SparkSession | None = None,
@@ -342,7 +342,7 @@ def written_to(checkpoint: str | os.PathLike[str] | None) -> tuple[dict[str, Any
 def _run(
     session: SparkSession,
     context: RunContext,
-    dataframes: Mapping[str, DataFrame | JournaledSource],
+    dataframes: SourceFrames,
     driver: Driver,
     *,
     name: str,
@@ -360,9 +360,7 @@ def _run(
         raise _refused(context.plan, dataframes, error) from error
 
 
-def _refused(
-    plan: Plan, dataframes: Mapping[str, DataFrame | JournaledSource], error: Exception
-) -> QueryRefused:
+def _refused(plan: Plan, dataframes: SourceFrames, error: Exception) -> QueryRefused:
     """A shorter error: Spark's message has the whole plan, and names no source."""
     message = str(error).partition("\n")[0].partition(";")[0]
     frames = {name: frame for name, frame in dataframes.items() if not isinstance(frame, JournaledSource)}
@@ -388,9 +386,7 @@ def _is_stateful(frame: DataFrame) -> bool:
     return any(re.search(rf"^\W*({_STATEFUL})", line) for line in analyzed.splitlines())
 
 
-def _check_apart(
-    dataframes: Mapping[str, DataFrame | JournaledSource], outputs: Sequence[Output], places: _Places
-) -> None:
+def _check_apart(dataframes: SourceFrames, outputs: Sequence[Output], places: _Places) -> None:
     """Check that the flow does not write into the folders whose files it reads."""
     places = {f"output {one.name!r}": _folder(one.sink) for one in outputs} | dict(places)
     for source in dataframes.values():
@@ -410,12 +406,7 @@ def _folder(sink: Sink) -> str | None:
     return sink.target if isinstance(sink, DeltaSink) and sink.is_path else None
 
 
-def _check_outputs(
-    plan: Plan,
-    outputs: Sequence[Output],
-    dataframes: Mapping[str, DataFrame | JournaledSource],
-    places: _Places,
-) -> None:
+def _check_outputs(plan: Plan, outputs: Sequence[Output], dataframes: SourceFrames, places: _Places) -> None:
     """Check that somebody can see what the flow does, and that the flow does not read what it writes.
 
     Args:
@@ -429,11 +420,7 @@ def _check_outputs(
 
 
 def _check_sources(
-    plan: Plan,
-    dataframes: Mapping[str, DataFrame | JournaledSource],
-    inputs: Sequence[InputHandle],
-    *,
-    local: bool,
+    plan: Plan, dataframes: SourceFrames, inputs: Sequence[InputHandle], *, local: bool
 ) -> None:
     names = {*dataframes, *(handle.name for handle in inputs)}
     if names != set(plan.sources):
@@ -477,11 +464,7 @@ def _columns(schema: pa.Schema) -> list[str]:
     return [f"{field.name} {field.type}" for field in schema]
 
 
-def _about(
-    session: SparkSession,
-    outputs: Sequence[Output],
-    dataframes: Mapping[str, DataFrame | JournaledSource],
-) -> dict[str, Any]:
+def _about(session: SparkSession, outputs: Sequence[Output], dataframes: SourceFrames) -> dict[str, Any]:
     """The address of Spark's own page, and the folders to which the flow captures and that it replays."""
     captures = {one.name: one.sink.path for one in outputs if isinstance(one.sink, CaptureFolderSink)}
     replays = {
@@ -549,7 +532,7 @@ def _parallel(session: SparkSession, workers: int, *, asked: bool | None) -> boo
 def _residency(
     session: SparkSession,
     trigger: Mapping[str, Any],
-    dataframes: Mapping[str, DataFrame | JournaledSource],
+    dataframes: SourceFrames,
     *,
     rounds: int,
     record: str | None,

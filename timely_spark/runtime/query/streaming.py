@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial, reduce
@@ -23,7 +23,7 @@ from timely_spark.runtime.query.cut_off import CutOff
 from timely_spark.runtime.query.live import Live, packing
 from timely_spark.runtime.run_context import ROWS_DDL, RunContext, batch_id, packed_sources
 from timely_spark.runtime.session import cores, register
-from timely_spark.runtime.sources.source import JournaledSource
+from timely_spark.runtime.sources.source import JournaledSource, SourceFrames
 from timely_spark.runtime.storage.states import StateRefs, write_state
 from timely_spark.worker import ROWS, Worker, wire
 from timely_spark.worker.record import Recorded
@@ -42,9 +42,7 @@ STATE_FORMAT = 2
 _TASKS = 8
 
 
-def build(
-    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
-) -> DataFrame:
+def build(session: SparkSession, context: RunContext, dataframes: SourceFrames) -> DataFrame:
     """The streaming DataFrame whose micro-batches are rounds, with the rows for the driver.
 
     Columns:
@@ -71,9 +69,7 @@ def build(
     return grouped.applyInPandasWithState(_operator(context), ROWS_DDL, STATE_DDL, "append", "NoTimeout")
 
 
-def with_sources(
-    session: SparkSession, context: RunContext, dataframes: Mapping[str, DataFrame | JournaledSource]
-) -> RunContext:
+def with_sources(session: SparkSession, context: RunContext, dataframes: SourceFrames) -> RunContext:
     """The run with the sources that this package reads; each source knows which columns the flow needs."""
     tasks = cores(session) or _TASKS
     bound = {

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow.compute as pc
 
 from timely_spark.compiler.pushdown import Needed
 from timely_spark.errors import Where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: what each source of a flow reads, by its name
+SourceFrames: TypeAlias = "Mapping[str, DataFrame | JournaledSource]"
 
 
 @dataclass(frozen=True, kw_only=True)
