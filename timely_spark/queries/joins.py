@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeAlias
 
 from timely_spark.queries import calls
 from timely_spark.queries.binder import UNIT, Domain, cast_to, column_node, tree_of
@@ -37,6 +37,10 @@ from timely_spark.queries.scopes import (
 from timely_spark.sql import parse, types
 from timely_spark.sql.parse import exp
 
+#: sources, joined as far as they can be; the conditions that wait for others; those of `WHERE`
+_Joined: TypeAlias = tuple[list[FromItem], list[Any], list[Any]]
+#: equalities, each with both its sides
+_Pairs: TypeAlias = Sequence[tuple[Any, Any, Any]]
 WRONG_IN_WHERE = (
     ("window function", calls.windows_in, "QUALIFY"),
     ("aggregate", calls.aggregates_in, "HAVING"),
@@ -116,9 +120,7 @@ class Joins(FromItems):
 
     # -- joins -----------------------------------------------------------------------------------------------
 
-    def join_all(
-        self, joins: list[Any], parts: list[FromItem], later: list[Any]
-    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+    def join_all(self, joins: list[Any], parts: list[FromItem], later: list[Any]) -> _Joined:
         """The parts with the sources of joins in turn: see `joined`."""
         early: list[Any] = []
         # behind a join that makes rows without a left side, WHERE is of its result
@@ -130,9 +132,7 @@ class Joins(FromItems):
             later += held if number == last else []
         return parts, early, later
 
-    def joined(
-        self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]
-    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+    def joined(self, node: Any, parts: list[FromItem], early: list[Any], later: list[Any]) -> _Joined:
         """The parts with one more, or joined with it; the conditions that wait, and those of `WHERE`."""
         side, kind = _side(node), (node.kind or "").upper()
         if (node.method or "").upper() == "ASOF" or kind in {"ASOF", "APPLY", "STRAIGHT_JOIN", "ARRAY"}:
@@ -204,9 +204,7 @@ class Joins(FromItems):
         relation = RelationJoin(left.relation, right.relation, "inner", keys, right_keys, null_safe=True)
         return FromItem(relation, [*left.entries, *right.entries], left.outer)
 
-    def _before_join(
-        self, side: str, parts: list[FromItem], early: list[Any], later: list[Any]
-    ) -> tuple[list[FromItem], list[Any], list[Any]]:
+    def _before_join(self, side: str, parts: list[FromItem], early: list[Any], later: list[Any]) -> _Joined:
         """What an outer join follows: conditions that decide which left rows there are come before it."""
         if side in {"RIGHT", "FULL"}:
             if self.asked_by_on:
@@ -372,7 +370,7 @@ class Joins(FromItems):
         return keys
 
     def _key_columns(
-        self, left: Relation, right: Relation, pairs: Sequence[tuple[Any, Any, Any]], *, copies: bool
+        self, left: Relation, right: Relation, pairs: _Pairs, *, copies: bool
     ) -> tuple[Relation, Relation, list[tuple[str, str]]]:
         """Relations with columns for the sides of equalities that can be keys, of one type; and these.
 
@@ -562,15 +560,13 @@ def _side(join: Any) -> str:
     return str(join.side or "").upper()
 
 
-def _without_keys(
-    conditions: Sequence[Any], pairs: Sequence[tuple[Any, Any, Any]], keys: Sequence[Any]
-) -> list[Any]:
+def _without_keys(conditions: Sequence[Any], pairs: _Pairs, keys: Sequence[Any]) -> list[Any]:
     """The conditions that a join by keys leaves to filters: all, if not each equality is a key."""
     done = [one for one, _, _ in pairs] if len(keys) == len(pairs) else []
     return [one for one in conditions if one not in done]
 
 
-def _null_safe(pairs: Sequence[tuple[Any, Any, Any]], keys: Sequence[Any]) -> bool:
+def _null_safe(pairs: _Pairs, keys: Sequence[Any]) -> bool:
     """Whether null equals null in the keys of equalities, which are all `<=>` or all `=`."""
     return bool(keys) and isinstance(bare(pairs[0][0]), exp.NullSafeEQ)
 
