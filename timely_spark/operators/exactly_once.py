@@ -16,19 +16,12 @@ from timely_spark.operators.rows import check_runs
 
 
 class Connection(Protocol):
-    """The methods of a DB-API 2.0 connection that are used (PEP 249)."""
+    """What is used of a DB-API 2.0 connection (PEP 249): of its cursors `execute`, `fetchone`, `rowcount`."""
 
-    def cursor(self) -> Any:
-        """A new cursor, with `execute`, `fetchone` and `rowcount`."""
-
-    def commit(self) -> object:
-        """Commit the transaction."""
-
-    def rollback(self) -> object:
-        """Roll the transaction back."""
-
-    def close(self) -> object:
-        """Close the connection."""
+    def cursor(self) -> Any: ...
+    def commit(self) -> object: ...
+    def rollback(self) -> object: ...
+    def close(self) -> object: ...
 
 
 class EpochsTaken(TimelyError, ValueError):

@@ -33,29 +33,15 @@ CLAUSE: ContextVar[Where | None] = ContextVar("CLAUSE", default=None)
 
 
 class Building(Protocol):
-    """The surroundings in which collections are built."""
+    """The surroundings in which collections are built: a `Builder`."""
 
     variables: dict[tuple[str, str], Collection]
 
-    def table(self, name: str) -> Collection:
-        """A table of the program."""
-        ...
-
-    def anchor(self) -> Stream:
-        """A stream outside of loops."""
-        ...
-
-    def collection(self, relation: Relation) -> Collection:
-        """The collection of a relation."""
-        ...
-
-    def joined(self, join: RelationJoin, left: Collection, right: Collection) -> Collection:
-        """A join's collection."""
-        ...
-
-    def recursion(self, one: Recursion) -> Collection:
-        """The collection of one of the names of a loop."""
-        ...
+    def table(self, name: str) -> Collection: ...
+    def anchor(self) -> Stream: ...
+    def collection(self, relation: Relation) -> Collection: ...
+    def joined(self, join: RelationJoin, left: Collection, right: Collection) -> Collection: ...
+    def recursion(self, one: Recursion) -> Collection: ...
 
 
 @dataclass(frozen=True, eq=False)
