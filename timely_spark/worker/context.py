@@ -21,7 +21,7 @@ from timely_spark.errors import (
     user_line,
     with_hint,
 )
-from timely_spark.graph import LoopContext, Vertex, as_table, describe
+from timely_spark.graph import Context, LoopContext, Vertex, as_table, describe
 from timely_spark.state.exchange import destinations
 from timely_spark.times import Times, Timestamp, is_integer
 from timely_spark.worker.expectations import Expectation
@@ -77,7 +77,7 @@ def _too_large(error: BaseException, batch: pa.Table | None) -> BaseException:
     return kind(text).with_traceback(error.__traceback__)
 
 
-class CallContext:
+class CallContext(Context):
     """The means of a vertex in a call: send, ask for notifications, look at frontiers."""
 
     node: Node
@@ -91,7 +91,6 @@ class CallContext:
 
     @property
     def times(self) -> Times:
-        """The kind of time in the scope of the vertex."""
         return self.node.stage.scope.times
 
     def call(
@@ -218,7 +217,6 @@ class CallContext:
         self.round.iterations.drop(self.node, loop, time, through(stages, batch))
 
     def notify(self, time: Timestamp, capability: Timestamp | None) -> None:
-        """Ask for a notification."""
         node, now = self.node, self.invocation.time
         self._check_time("asks to be notified of", time)
         if capability is not None:
@@ -246,11 +244,9 @@ class CallContext:
             self.round.pending.add(Pending(node.index, time, capability, input_))
 
     def output(self, time: Timestamp, batch: pa.Table) -> None:
-        """Give the driver a batch of an output."""
         self.round.outputs[self.node.index, time].append(batch)
 
     def late(self, rows: int) -> None:
-        """Count late records, as those of a source with an epoch column are."""
         self.round.received.late[self.node.name] += rows
 
     def negative(self, time: Timestamp, records: pa.Table) -> None:
@@ -264,12 +260,10 @@ class CallContext:
         self.round.negatives.append(negatives)
 
     def expected(self, time: Timestamp, checked: int, failed: int, example: str) -> None:
-        """Count records that were checked, and those of them that failed."""
         counts = Expectation(checked, failed, (time.epoch, example) if example else None)
         self.round.expectations[self.node.name] += counts
 
     def feeds(self, edge: int) -> Vertex | None:
-        """The vertex on this worker that alone feeds an input, unchanged; None if there is no such vertex."""
         plan = self.round.plan
         first, *others = plan.into[self.node.index, edge]
         if others or first.source is None or first.exchange is not None or first.through:
@@ -277,20 +271,16 @@ class CallContext:
         return self.round.vertex(plan.nodes[first.source])
 
     def coarse(self, time: Timestamp) -> Any:
-        """The time without the loop counters that do not matter to the vertex's state."""
         ignored = self.node.ignored_counters
         return self.times.coarse(time, ignored) if ignored else time
 
     def batch(self) -> int:
-        """The number of the micro-batch to which the round belongs."""
         return self.round.received.batch_id
 
     def repeatable_batches(self) -> int:
-        """How many micro-batches before the present one may still run again."""
         return self.round.plan.keep
 
     def since(self) -> int:
-        """The least epoch that is not complete in the whole flow."""
         return self.invocation.since
 
     def compaction_frontier(self, *, downstream: bool = False) -> int:
