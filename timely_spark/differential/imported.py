@@ -138,7 +138,6 @@ class Imported(Arrange):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Map the file again."""
         super().restore(state)
         self.state, self.base = Mapped(self.state.keys, self.state), tuple(self.base)
         if self.base:

@@ -98,7 +98,6 @@ class Weigh(Stateless):
         return {*columns, self.column}
 
     def apply(self, batch: pa.Table) -> tuple[pa.Table, ...]:
-        """The batch with `DIFF` instead of the column."""
         diffs = batch.column(self.column)
         check_changes(batch, self.column)
         extremes = [abs(one) for one in pc.min_max(diffs).as_py().values() if one is not None]

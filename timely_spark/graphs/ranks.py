@@ -204,7 +204,6 @@ class _Shares(Logic):
         return result.append_column(_DEGREE, degrees)
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The shares, of nodes with edges."""
         inputs = inputs.filter(pc.greater(inputs[_DEGREE], 0))
         ranks, degrees = numbers(inputs, DIFF), numbers(inputs, _DEGREE)
         if (np.abs(ranks) > _MOST // max(1, self.share.numerator)).any():

@@ -36,7 +36,6 @@ class _Bridges(Logic):
     """Bridges of all links of each entity."""
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The best link of each pair of records that is a bridge."""
         low, high = lesser_first(inputs["a"], inputs["b"])
         links = pa.table({GROUP: inputs[GROUP], "a": low, "b": high, "score": inputs["score"]})
         pairs = links.group_by([GROUP, "a", "b"], use_threads=False).aggregate([("score", "max")])

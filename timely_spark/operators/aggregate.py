@@ -165,7 +165,6 @@ class Aggregates(Combines):
         return groups, pa.table(columns)
 
     def results(self, table: pa.Table) -> pa.Table:
-        """The values; exact sums are rounded."""
         for out, kind, _ in self.columns:
             if kind == EXACT:
                 lists = flat(table.column(out))
@@ -319,7 +318,6 @@ class AggregateSessions(Sessions, Aggregate):
     """Aggregate per key and session; when an epoch is complete, send the values of the keys in it."""
 
     def changes(self, total: pa.Table, batch: pa.Table, probe: Indices, stored: pa.Table) -> pa.Table:
-        """The value of each key in the epoch."""
         if total.num_rows > batch.num_rows:
             raise too_large_sum()
         return self.aggregates.results(total)

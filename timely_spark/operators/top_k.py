@@ -37,7 +37,6 @@ class First(Combines):
         return self.combine(batch)
 
     def fold(self, table: pa.Table, groups: Groups) -> tuple[Indices, pa.Table]:
-        """The first records of each group, and their row numbers."""
         by = [(_GROUP, "ascending"), *self.order]
         rows = pc.sort_indices(table.append_column(_GROUP, pa.array(groups.of)), by).to_numpy()
         first = np.arange(len(rows)) - np.repeat(groups.starts, groups.sizes) < self.k

@@ -164,7 +164,6 @@ class CloseSessions(CloseWindows):
         self.open: list[pa.Table] = []
 
     def store(self, batch: pa.Table, ends: Instants) -> None:
-        """Store records of open sessions."""
         self.open = [*self.open, batch]
 
     def close(self, time: Timestamp, to: int) -> None:

@@ -333,7 +333,6 @@ class SqlAggregates(Logic):
         return all(call.function in {"min", "max"} for _, call in self.calls)
 
     def irrelevant(self, results: pa.Table, changes: pa.Table) -> Mask:
-        """The changes that leave each result of a key."""
         masks = [numbers(changes, DIFF) != 0]  # not those of the groups that are always there
         for name, call in self.calls:
             (column,) = call.columns

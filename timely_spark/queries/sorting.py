@@ -83,7 +83,6 @@ class FirstRows(Logic):
     offset: int
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """The records between the places."""
         inputs = present_records(inputs)
         rows, _ = rows_in_order(inputs, self.order)
         return first_places(inputs.take(pa.array(rows)), self.count, self.offset)

@@ -401,7 +401,6 @@ class WindowFunctions(Logic):
     calls: tuple[tuple[str, Frame], ...]
 
     def results(self, keys: pa.Table, inputs: pa.Table) -> pa.Table:
-        """Each record, as often as it is there, with its functions."""
         inputs = present_records(inputs)
         columns = inputs.schema.names
         read = [one.column for one in self.order] + [name for _, call in self.calls for name in call.columns]
