@@ -137,6 +137,10 @@ WHEN_IT_IS_BUILT: dict[str, tuple[Make, str]] = {
         lambda of: of.input(pa.schema([("age", pa.month_day_nano_interval())])).distinct(),
         r"distinct.*compares columns without equality \['age'\]",
     ),
+    "records without equality": (
+        lambda of: of.input(pa.schema([("age", pa.month_day_nano_interval())])).consolidate(),
+        r"consolidate.*compares columns without equality \['age'\]",
+    ),
     "times of another kind": (other_times, "collection: flow 'paper' has times of its own kind"),
 }  # fmt: skip
 

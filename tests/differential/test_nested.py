@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,34 @@ def test_joins_carry_them(kind: str, how: Any) -> None:
         for at, wanted in enumerate(expected):
             rows_at = ts.snapshot(made, at=at).to_pylist()
             assert sorted((row["k"], row["v"]) for row in rows_at) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", NESTED)
+def test_records_of_them_are_compared(kind: str) -> None:
+    type_, values = NESTED[kind]
+    flow = ts.Dataflow("nested")
+    x = flow.input("x", pa.schema([("v", type_), ("d", pa.int64())])).collection(diff="d")
+    x.distinct().stream.capture("distinct")
+    x.threshold(lambda counts: counts >= 2).stream.capture("repeated")
+    x.consolidate().stream.capture("all")
+    x.changes().capture("changes")
+    counts = Counter(map(plain, values))
+    expected = {
+        "distinct": [Counter([*counts]), Counter([plain(values[0])])],
+        "repeated": [Counter([value for value, n in counts.items() if n > 1]), Counter[str]()],
+        "all": [counts, Counter([plain(values[0])])],
+        "changes": [counts, Counter([plain(values[0])])],
+    }
+
+    inputs = {"x": [[(value, 1) for value in values], [(value, -1) for value in values[1:]]]}
+    made = ts.testing.run(flow, inputs, workers=3)
+    for name, epochs in expected.items():
+        total = Counter[str]()
+        for epoch, records in enumerate(epochs):
+            for value, diff in made[name].rows().get(epoch, []):
+                total[plain(value)] += diff
+            assert +total == records, (name, epoch)
 
 
 @pytest.mark.slow

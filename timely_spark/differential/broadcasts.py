@@ -81,7 +81,7 @@ def broadcast_join(
 
     Raises:
         GraphError: `other` is not a collection, of another flow, or in a loop that is not around this one.
-        SchemaError: keys are missing or differ in number or type; a column of this side is nested; or both
+        SchemaError: keys are missing or differ in number or type; a column of `by` has no equality; or both
             sides have another column of the same name.
     """
     check_collection("broadcast_join", other, beside=collection)

@@ -243,7 +243,7 @@ class Collection(CollectionMethods):
         Args:
             diff: the name of the column of differences.
 
-        **Columns:** out: the records', none nested; then `diff`, a long that is not 0.
+        **Columns:** out: the records'; then `diff`, a long that is not 0.
 
         Example:
             >>> import timely_spark as ts
@@ -253,7 +253,7 @@ class Collection(CollectionMethods):
             {0: [(1, 1)], 1: [(2, 1)]}
 
         Raises:
-            SchemaError: the records have a column `diff`, or nested ones.
+            SchemaError: the records have a column `diff`, or one without equality, such as an interval.
         """
         if diff in self.schema.names:
             msg = f"changes: diff={diff!r} is a column already ({describe(self.schema)})"

@@ -54,7 +54,7 @@ class Consolidate(BufferingVertex):
         changes = pa.concat_tables(batches[0])
         if self.opposite:
             diffs = numbers(changes, trace.DIFF)
-            if not len(diffs) or (diffs > 0).all() or (diffs < 0).all():
+            if (diffs > 0).all() or (diffs < 0).all():
                 self.send_by(0, time, changes)
                 return
         self.send_by(0, time, trace.consolidate(changes))

@@ -166,7 +166,8 @@ def collection(stream: Stream, diff: str | None = None, *, name: str | None = No
     Args:
         diff: an integer column: the change of the record's multiplicity.
 
-    **Columns:** out: the stream's, without `diff`. Only stateless operators accept nested ones.
+    **Columns:** out: the stream's, without `diff`. `min`, `max` and `top_k`
+    compare no nested values, and `reduce` takes no nested columns.
 
     Example:
         >>> import timely_spark as ts
@@ -354,7 +355,7 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
 
     The output of a reduction is consolidated already and returned unchanged.
 
-    **Columns:** out as in; none may be nested.
+    **Columns:** out as in.
 
     Example:
         >>> import timely_spark as ts
@@ -365,7 +366,7 @@ def consolidate(collection: Collection, *, name: str | None = None) -> Collectio
         {0: [(1, 2)]}
 
     Raises:
-        SchemaError: a column is nested.
+        SchemaError: a column has no equality, such as an interval.
     """
     if collection.once:
         return collection

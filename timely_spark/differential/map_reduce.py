@@ -99,7 +99,7 @@ def iterate_until(
     Returns:
         The collection after the last iteration, outside the loop.
 
-    **Columns:** out as in; `step` gets and returns the same. None may be nested.
+    **Columns:** out as in; `step` gets and returns the same.
 
     Example:
         Newton's square roots, until the difference is less than 0.01:
@@ -120,7 +120,7 @@ def iterate_until(
 
     Raises:
         GraphError: an argument is not a function, or returns no collection, or one of another loop.
-        SchemaError: `step` returns other columns, or a column is nested.
+        SchemaError: `step` returns other columns, or a column has no equality.
     """
     check_function("iterate_until", step, "variable")
     check_function("iterate_until", converged, "before", "after")

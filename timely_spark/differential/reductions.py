@@ -397,7 +397,7 @@ def distinct(collection: Collection, *, name: str | None = None) -> Collection:
         {0: [(7, 1)], 1: [], 2: [(7, -1)]}
 
     Raises:
-        SchemaError: a column is nested.
+        SchemaError: a column has no equality, such as an interval.
     """
     return _threshold("distinct", collection, presence, name)
 
@@ -412,7 +412,7 @@ def threshold(
         function: gets the multiplicities of many records, a numpy array of nonzero integers; returns as many
             integers (or booleans). It is not called for 0, and must mean 0 there.
 
-    **Columns:** out as in; none may be nested.
+    **Columns:** out as in.
 
     Example:
         >>> import timely_spark as ts
@@ -424,7 +424,7 @@ def threshold(
 
     Raises:
         GraphError: `function` cannot be called.
-        SchemaError: a column is nested.
+        SchemaError: a column has no equality, such as an interval.
         VertexError: at run time: the function returns no integers, or another number of them.
     """
     check_function("threshold", function, "counts")

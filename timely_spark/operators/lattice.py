@@ -295,7 +295,7 @@ def merge(
 
     Raises:
         GraphError: `merge` cannot be called.
-        SchemaError: a column is missing, a key is nested, or `value` is a key.
+        SchemaError: a column is missing, a key has no equality, or `value` is a key.
         VertexError: at run time: `merge` returns nulls, or another number of values, or breaks the law.
 
     Source: Naiad section 4.2; Conway et al., Logic and lattices for distributed programming, SoCC 2012.

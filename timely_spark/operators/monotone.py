@@ -168,7 +168,7 @@ def distinct(
         per: "accumulated" for the records that no earlier time had, or "time" for those of each time alone.
         expire: after how many epochs without it a record passes again; by default never.
 
-    **Columns:** out as in; none may be nested.
+    **Columns:** out as in.
 
     Example:
         >>> import timely_spark as ts
@@ -180,7 +180,7 @@ def distinct(
         ({0: [(1,), (2,)], 1: [(3,)]}, {0: [(1,), (2,)], 1: [(2,), (3,)]})
 
     Raises:
-        SchemaError: a column is nested, or `per` is unknown.
+        SchemaError: a column has no equality, such as an interval, or `per` is unknown.
         GraphError: `expire` is not an integer of at least 1, is given with ``per="time"``, or the stream is
             in a loop.
     """
@@ -223,7 +223,7 @@ def min(
         {0: [('a', 2)], 1: [('b', 1)]}
 
     Raises:
-        SchemaError: a column is missing, `value` is a key, or a key is nested.
+        SchemaError: a column is missing, `value` is a key, or a key has no equality.
         GraphError: `expire` is not an integer of at least 1, or the stream is in a loop.
     """
     return _extreme(stream, "min", value, keys, expire=expire, name=name)
