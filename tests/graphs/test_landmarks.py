@@ -14,7 +14,7 @@ import pytest
 import timely_spark as ts
 from tests.support.turns import in_turn
 from timely_spark.errors import GraphError, SchemaError, VertexError
-from timely_spark.graphs import distance_bounds, landmarks
+from timely_spark.graphs import bfs, distance_bounds, landmarks
 from timely_spark.testing import run
 
 LONGS = "src long, dst long"
@@ -102,6 +102,27 @@ def test_only_the_least_distances_must_be_within_64_bits() -> None:
     }
     with pytest.raises(VertexError, match=r"(?s)test_landmarks.*'upper', of {'src': 1.*\nHint: .*double"):
         run(flow, {"edges": [[(1, 2, 2), (1, 4, 2**62), (2, 4, 2**62)]], "nodes": [[4]]})
+    with pytest.raises(VertexError, match=r"(?s)test_landmarks.*'distance', of {'node': 1, 'landmark': 4}"):
+        run(flow, {"edges": [[(1, 2, 2**62), (2, 4, 2**62)]], "nodes": [[4]]})
+
+
+def test_hops_are_not_checked() -> None:
+    """No path has so many edges."""
+    flow = ts.Dataflow("hops")
+    edges, nodes = flow.input("edges", LONGS).collection(), flow.input("nodes", "node long").collection()
+    for result in (landmarks(edges, nodes), bfs(edges, nodes)):
+        result.changes().probe()
+    assert "within_limit" not in {stage.operator for stage in flow.graph.stages}
+
+
+def test_a_distance_that_is_null_bounds_nothing() -> None:
+    flow = ts.Dataflow("nulls")
+    distances = flow.input("distances", "node long, landmark long, distance long").collection()
+    distance_bounds(distances, flow.input("pairs", LONGS).collection()).changes().capture("out")
+    rows = [(1, 8, None), (2, 8, 3), (1, 9, 4), (2, 9, 6)]
+    pairs = [(1, 2), (2, 1)]
+    for some, expected in ((rows[:2], []), (rows, [(1, 2, 2, 10, 1), (2, 1, 2, 10, 1)])):
+        assert run(flow, {"distances": [some], "pairs": [pairs]})["out"].rows() == {0: expected}
 
 
 @pytest.mark.slow
@@ -136,7 +157,12 @@ def test_invalid_arguments_are_refused() -> None:
         landmarks(edges, edges, node="name")
     with pytest.raises(SchemaError, match=r"(?s)asks for columns \['node', 'landmark'.*Hint"):
         distance_bounds(edges, edges)
+    near = landmarks(edges, edges, node="src")
+    with pytest.raises(SchemaError, match=r"(?s)distance_bounds.*asks for columns \['of'\].*Hint"):
+        distance_bounds(near, edges, src="of")
+    with pytest.raises(GraphError, match=r"(?s)distance_bounds got None, not a collection.*Hint"):
+        distance_bounds(near, None)
     with pytest.raises(SchemaError, match=r"(?s)src and dst are both.*test_landmarks.*Hint"):
-        distance_bounds(landmarks(edges, edges, node="src"), edges, dst="src")
+        distance_bounds(near, edges, dst="src")
     with pytest.raises(GraphError, match=r"(?s)test_landmarks.*Hint"):
         landmarks(edges, [1])
