@@ -62,6 +62,18 @@ def test_each_touched_key_has_its_first_records(*, epochs: Any, k: int, descendi
         assert sorted(made["all"].rows().get(epoch, []), key=str) == sorted(expected, key=str)
 
 
+def test_ties_are_in_the_order_of_the_other_columns() -> None:
+    flow = ts.Dataflow("ties")
+    x = flow.input("x", "g long, v long, s string")
+    x.top_k(1, "v", keys="g").capture("of keys")
+    x.top_k(2, "v").capture("greatest")
+    x.top_k(2, "v", descending=False).capture("least")
+    made = run(flow, {"x": [[(1, 5, "b"), (1, 5, "a"), (2, 7, None), (2, None, "c")]]})
+    assert made["of keys"].rows() == {0: [(1, 5, "a"), (2, 7, None)]}
+    assert made["greatest"].rows() == {0: [(1, 5, "a"), (2, 7, None)]}
+    assert made["least"].rows() == {0: [(1, 5, "a"), (1, 5, "b")]}
+
+
 def test_in_a_loop_each_iteration_counts_what_came_up_to_it() -> None:
     flow = ts.Dataflow("loop")
     numbers = flow.input("x", "k long, v long")
@@ -80,10 +92,11 @@ def test_in_a_loop_each_iteration_counts_what_came_up_to_it() -> None:
     ("arguments", "options"),
     [
         ((0, "v"), {}), ((True, "v"), {}), ((2, "nothing"), {}), ((2, "v"), {"keys": "v"}),
-        ((2, "v"), {"keys": "nothing"}), ((2, "many"), {}), ((2, "v"), {"per": "epoch"}),
+        ((2, "v"), {"keys": "nothing"}), ((2, "many"), {}), ((2, "k"), {"keys": ()}),
+        ((2, "v"), {"per": "epoch"}),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused_when_the_graph_is_built(arguments: Any, options: Any) -> None:
-    schema = "k long, v long" if arguments[1] != "many" else "k long, many array<long>"
+    schema = "k long, v long" if arguments[1] == "v" else "k long, many array<long>"
     with pytest.raises(SchemaError, match=r"(?s)top_k.*test_top_k.py.*Hint: "):
         ts.Dataflow("bad").input("x", schema).top_k(*arguments, **options)

@@ -28,6 +28,7 @@ EQUIVALENT = {
         "how many rows out of order have all rows sorted; they are in order either way"
     ),
     "operators/monotone.py::_best::forget a condition::1": "of one record the best is itself, more slowly",
+    "operators/top_k.py::top_k::forget a filter::1": "records in order by a column are so by it again",
     "operators/retractions.py::_value::forget the first condition::1": "what has no column is a count",
     "operators/retractions.py::retractions_in::forget a condition::3": "no column is called None",
     "graphs/components.py::least_reaching::turn a truth::2": "what is fed back is consolidated twice",
