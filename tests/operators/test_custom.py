@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import move
 from timely_spark.errors import CapabilityError, GraphError, SchemaError, StateError, VertexError
 from timely_spark.testing import Simulation, run
 
@@ -409,3 +410,41 @@ def test_a_function_may_write_to_the_array_again_that_it_has_returned(way: str) 
     simulation.run()  # all epochs in one round
 
     assert simulation.captured["out"].rows() == {n: [(2 * n,)] for n in range(5)}
+
+
+#: steps that wait until a time is complete, with one input
+WAITING: dict[str, Callable[[ts.Stream], ts.Stream]] = {
+    "consolidate": lambda x: x.collection().consolidate().stream,
+    "distinct": lambda x: x.distinct(per="time"),
+    "count of a collection": lambda x: x.collection().count(keys="k").stream,
+    "count": lambda x: x.group_by("k").count(),
+    "count per time": lambda x: x.group_by("k").count(per="time"),
+    "top_k": lambda x: x.top_k(1, "v", keys="k"),
+    "union": lambda x: x.union(x),
+    "expire": lambda x: x.expire(1),
+    "sessions": lambda x: x.min("v", keys="k", expire=1),
+    "stateful_map": lambda x: x.stateful_map(
+        lambda key, rows, state: ([len(rows)], len(rows)), "n long", keys="k", state="n long"
+    ),
+    "unary_notify": lambda x: x.unary_notify(lambda _, batch: batch, x.schema),
+    "settle": lambda x: x.distinct().settle(),
+    "merge": lambda x: x.merge("v", pc.max_element_wise, keys="k"),
+}
+
+
+def test_a_worker_may_have_no_records_of_a_time_that_is_complete() -> None:
+    """Each of other workers hears of the times that wait; one of three gets the records."""
+    flow = ts.Dataflow("waiting")
+    x = flow.input("x", "k long, v long", epochs="manual")
+    for name, build in WAITING.items():
+        build(x).capture(name)
+    simulation = Simulation(flow, workers=1)
+    simulation.send("x", [(1, 2)], epoch=0)
+    simulation.run()
+    move(simulation, flow, 3)
+    simulation.close("x")
+    simulation.run()
+    for name, output in run(flow, {"x": [[(1, 2)]]}).items():
+        assert [*filter(None, simulation.captured[name].rows().values())] == [
+            *filter(None, output.rows().values())
+        ]

@@ -63,7 +63,11 @@ def settle(stream: Stream, *, name: str | None = None) -> Stream:
     monotone = stream.stage.monotone
     if monotone is None:
         msg = f"settle: step {stream.stage.name!r} ({stream.stage.where}) has final records already"
-        raise GraphError(msg, where=caller(), hint="call it right after distinct, min, max or merge.")
+        raise GraphError(
+            msg,
+            where=caller(),
+            hint="leave settle out, or call it right after distinct, min, max or a merge in a loop.",
+        )
     vertex = _finalising(monotone)
     return stream.then("settle", [stream.schema], name=name, vertex=vertex, keyed=monotone.keys)[0]
 
