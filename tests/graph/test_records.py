@@ -57,6 +57,17 @@ def test_a_frame_without_rows_has_columns_of_any_type() -> None:
         as_table(pd.DataFrame({"id": []}), schema)
 
 
+def test_names_of_keys_and_values_of_maps_do_not_count() -> None:
+    def maps(value: pa.DataType, one: Any) -> pa.Table:
+        kind = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", value, nullable=False))
+        return pa.table({"m": pa.array([[("a", one)]], kind)})
+
+    assert as_table(maps(pa.int64(), 1), as_schema("m map<string, long>"))["m"].to_pylist() == [[("a", 1)]]
+    for value, one, declared in ((pa.string(), "007", "long"), (pa.timestamp("us"), AT_FIVE, "date")):
+        with pytest.raises(SchemaError, match="column 'm'"):
+            as_table(maps(value, one), as_schema(f"m map<string, {declared}>"))
+
+
 AT_FIVE = dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone.utc)
 LATER = pd.Timestamp("2020-01-01 00:00:00.000000001", tz="UTC")
 

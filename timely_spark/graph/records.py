@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timely_spark.errors import SchemaError, shorten
-from timely_spark.graph.schema import PLAIN, UNITS, describe, inner_fields, plain_type
+from timely_spark.graph.schema import PLAIN, UNITS, describe, entries_of, inner_fields, plain_type
 
 
 def as_table(records: Any, schema: pa.Schema, *, of: str | None = None, projected: bool = False) -> pa.Table:
@@ -168,7 +168,7 @@ def _same(before: pa.Array, after: pa.Array) -> bool:
             for field, part in zip(inner_fields(own), before.flatten(), strict=True)
         )
     if pa.types.is_map(own):
-        before, after = (one.cast(pa.list_(one.type.field(0))) for one in (before, after))
+        before, after = (one.cast(entries_of(one.type)) for one in (before, after))
     if pa.types.is_nested(own):
         return _same(before.flatten(), after.flatten())
     local = pc.local_timestamp(before) if pa.types.is_timestamp(own) and own.tz else before
@@ -188,10 +188,15 @@ def _drops(own: pa.DataType, to: pa.DataType) -> bool:
         return any(
             field.name not in wanted or _drops(field.type, wanted[field.name]) for field in inner_fields(own)
         )
-    inner, others = inner_fields(own), inner_fields(to)
+    inner, others = _compared(own), _compared(to)
     return len(inner) == len(others) and any(
         _drops(a.type, b.type) for a, b in zip(inner, others, strict=True)
     )
+
+
+def _compared(kind: pa.DataType) -> list[pa.Field]:
+    """The fields inside of a type; the names that a map has for its keys and values do not count."""
+    return inner_fields(entries_of(kind) if pa.types.is_map(kind) else kind)
 
 
 def _from_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -290,7 +295,7 @@ def _check_kinds(own: pa.DataType, to: pa.DataType, column: str) -> None:
     if rounds or (_kind(own) != _kind(to) and not pa.types.is_null(own)):
         msg = f"column {column!r} has values of type {own}, not {to}"
         raise ValueError(msg)
-    inner, others = inner_fields(own), inner_fields(to)
+    inner, others = _compared(own), _compared(to)
     if pa.types.is_struct(own) and pa.types.is_struct(to):
         by_name = {field.name: field for field in others}
         inner = [field for field in inner if field.name in by_name]

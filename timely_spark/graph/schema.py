@@ -198,6 +198,11 @@ def inner_fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(n) for n in range(kind.num_fields)] if pa.types.is_nested(kind) else []
 
 
+def entries_of(kind: pa.DataType) -> pa.DataType:
+    """A map's type as that of the list which it is."""
+    return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+
+
 def without_nan(schema: pa.Schema) -> list[str]:
     """The columns without floats. Statistics of Parquet leave NaN out, so they exclude too much.
 

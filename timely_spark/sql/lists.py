@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timely_spark.sql.types import entries_of, is_float
+from timely_spark.graph.schema import entries_of
+from timely_spark.sql.types import is_float
 
 
 class Elements:

@@ -63,11 +63,6 @@ def array_of(element: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", element))
 
 
-def entries_of(kind: pa.DataType) -> pa.DataType:
-    """A map's type as that of the list which it is."""
-    return pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-
-
 def name_of(kind: pa.DataType) -> str:
     """A type's name in Spark's DDL.
 

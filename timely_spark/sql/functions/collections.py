@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.graph.schema import entries_of
 from timely_spark.sql import types
 from timely_spark.sql.calendar import DAY, later, plus_months
 from timely_spark.sql.functions.strings import split_texts
@@ -24,7 +25,7 @@ _ZERO = ("the number of an element is 0", "count elements from 1, or from -1 at 
 
 @spark_function("size cardinality", "array -> int", "map -> int")
 def _size(a: pa.Array) -> Any:
-    return pc.list_value_length(a.cast(types.entries_of(a.type)) if pa.types.is_map(a.type) else a)
+    return pc.list_value_length(a.cast(entries_of(a.type)) if pa.types.is_map(a.type) else a)
 
 
 spark_function("array_size", "array -> int")(_size)
@@ -445,8 +446,8 @@ def _map_from_entries(a: pa.Array, *, result: pa.DataType, failures: Failures) -
 
 @spark_function("map_concat", "!map<K, V>, !map<K, V>... -> map<K, V>")
 def _map_concat(*maps: Value, length: int, result: pa.DataType, failures: Failures) -> Any:
-    pairs = [as_array(one, length).cast(types.entries_of(result)) for one in maps]
-    x = Elements(_array_concat(*pairs, length=length, result=types.entries_of(result)))
+    pairs = [as_array(one, length).cast(entries_of(result)) for one in maps]
+    x = Elements(_array_concat(*pairs, length=length, result=entries_of(result)))
     keys, items = x.values.flatten()
     return _made_map(keys, items, x.sizes, result, failures)
 
