@@ -538,3 +538,32 @@ def test_a_batch_that_is_not_durable_is_told_of_though_the_next_one_is(
     batches.append([File(1, "a", 1)])
     with pytest.raises(OSError, match="the disk fails"):
         batches.append([File(2, "b", 1)])
+
+
+@pytest.mark.parametrize(("resident", "continued"), [(1e9, -1), (0.0, 5)], ids=["stays", "did before"])
+def test_a_batch_begins_after_what_batches_without_a_micro_batch_have_read(
+    resident: float, continued: int
+) -> None:
+    world = World(None)
+    context: Any = world.reader.context
+    start = world.offsets[0]
+    for modified in (1, 2):
+        world.arrive(modified)
+        start, before = world.poll(), start
+        world.offsets.append(start)
+    manifests: dict[int, Any] = {7: SimpleNamespace(sources={"in": start})}
+    looked = list[int]()
+    context.resident, context.continued = resident, continued
+    context.log.newest = lambda _: max(manifests) if manifests else None
+    context.log.read = lambda number: looked.append(number) or manifests[number]
+    latest = world.reader.latest_offset
+
+    assert latest(before) is before, "nothing is new"
+    world.arrive(3)
+    world.reader.look_again()
+    assert latest(before) == {"files": 2, "after": {"files": 1}}
+    assert looked == [7]
+    manifests[8] = SimpleNamespace(sources={"in": {"files": 2}})
+    assert latest(before) is before
+    manifests.clear()
+    assert latest({"files": 1}) == {"files": 2}

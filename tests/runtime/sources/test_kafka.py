@@ -20,7 +20,7 @@ from timely_spark.runtime.sources.kafka_reader import KafkaReader
 from timely_spark.runtime.storage.files import Files
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="an environment without the client")
-SILENT = confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT)
+KafkaError = confluent_kafka.KafkaError
 
 
 class Answers:
@@ -36,7 +36,7 @@ class Answers:
 
     def describe(self, names: tuple[str, ...]) -> dict[str, tuple[str, int]]:
         if self.silent:
-            raise confluent_kafka.KafkaException(SILENT)
+            raise confluent_kafka.KafkaException(KafkaError(KafkaError._TRANSPORT))
         return {name: (self.ids[name], len(self.ends[name])) for name in names}
 
     def offsets(self, counts: dict[str, int], at: Any) -> dict[str, list[int]]:
@@ -81,6 +81,9 @@ def test_an_epoch_has_so_many_messages_and_the_others_are_counted(tmp_path: Path
 
     begun = reader.initial_offset()
     assert begun["offsets"] == {"a": [0, 0], "b": [0]}
+    assert replace(SOURCE, start={"a": {1: 7}}).begin() == {"a": [0, 7], "b": [0]}
+    with pytest.raises(BadTopic, match="start= names partition 2 of topic 'a', which has 2"):
+        replace(SOURCE, start={"a": {1: 0, 2: 7}}).begin()
     first = reader.latest_offset(begun)
     assert (first["offsets"], waiting()) == ({"a": [8, 1], "b": [1]}, {"count": 90})
     answers.ends["a"] = [80, 10, 5]  # a partition more
@@ -90,6 +93,10 @@ def test_an_epoch_has_so_many_messages_and_the_others_are_counted(tmp_path: Path
     assert [args[1:] for _, args, _ in reader.context.log_message.mock_calls] == [
         ("source %r: topic %r has %d partitions more, which are read from their first message", "in", "a", 1)
     ]
+    answers.first["a"] = [1, 0, 0]
+    assert reading(tmp_path).initial_offset() == begun, "the same in each process"
+    latest = reading(tmp_path / "other", replace(SOURCE, start="latest"))
+    assert latest.latest_offset(start := latest.initial_offset()) is start, "a batch has something to read"
     answers.ends["b"] = [11]
     reader.fix_end()
     answers.ends["b"] = [99]
@@ -104,11 +111,14 @@ def test_what_the_brokers_no_longer_have_is_not_read(tmp_path: Path, answers: An
         reader.latest_offset(begun)
     skipping = reading(tmp_path, replace(SOURCE, on_lost="skip", records_per_epoch=None))
     end = skipping.latest_offset(begun)
+    (none,) = skipping.shares(end, end)
+    assert list(none.ranges) == []
     assert [share.ranges for share in skipping.shares(begun, end)] == [
         [Range("a", 0, 0, 80), Range("a", 1, 0, 10), Range("b", 0, 0, 10)]
     ]
     (warned,) = skipping.context.log_message.mock_calls
     assert "were deleted" in str(warned)
+    assert skipping.context.log.files.json("ignored/in-lost.json")["names"].keys() == {"a[0] offsets 0 to 4"}
     answers.ends["b"] = [9]
     with pytest.raises(BadTopic, match=r"b\[0\] ends at offset 9, and was read up to offset 10"):
         skipping.latest_offset(end)
@@ -132,6 +142,12 @@ def test_silent_brokers_are_waited_for_and_warned_of_once(
     now[0] += 100
     with pytest.raises(BadTopic, match="have not answered for 200 s"):
         reader.latest_offset(begun)
+    answers.silent = False
+    reader = reading(tmp_path)
+    reader.fix_end()
+    answers.silent = True
+    with pytest.raises(BadTopic, match="have not answered for 0 s"):  # "nothing new" would end the query
+        reader.latest_offset(begun)
 
 
 def test_a_message_that_arrives_at_the_start_is_not_before_a_time(answers: Answers) -> None:
@@ -140,20 +156,37 @@ def test_a_message_that_arrives_at_the_start_is_not_before_a_time(answers: Answe
     assert replace(SOURCE, start=11).begin() == {"a": [11, 10], "b": [11]}
 
 
-def test_an_error_that_may_pass_is_waited_out(answers: Answers) -> None:
-    def message(offset: int, error: Any = None) -> Any:
-        return mock.Mock(**{
-            "topic.return_value": "a", "partition.return_value": 0, "offset.return_value": offset,
-            "error.return_value": error,
-        })  # fmt: skip
+def arrived(offset: int, code: str | None = None) -> Any:
+    """What the client gives for an offset of a[1]: a message, or an error."""
+    error = None if code is None else KafkaError(getattr(KafkaError, code))
+    return mock.Mock(**{
+        "topic.return_value": "a", "partition.return_value": 1, "offset.return_value": offset,
+        "error.return_value": error,
+    })  # fmt: skip
 
-    refused = confluent_kafka.KafkaError(confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    consumer = mock.Mock()
-    for error, expected in ((SILENT, nullcontext()), (refused, pytest.raises(BadTopic, match="may not be"))):
-        consumer.consume.side_effect = [[message(3)], [message(0, error)], [message(4), message(5)]]
-        with expected:
-            fetched = kafka._Fetch(TOPICS, consumer, [Range("a", 0, 3, 5)], "fail").messages()
-            assert [[m.offset() for m in some] for some in fetched] == [[3], [4]]
+
+def offsets_of(calls: list[list[Any]], on_lost: str, first: int) -> tuple[list[int], list[int]]:
+    """Of a[1] from 3 to 7: the offsets that are read, and those from which the client was asked to read."""
+    consumer: Any = mock.Mock(**{"consume.side_effect": [*calls]})
+    consumer.get_watermark_offsets.return_value = first, 9
+    fetch = kafka._Fetch(TOPICS, consumer, [Range("a", 1, 3, 8)], on_lost)
+    read = [message.offset() for some in fetch.messages() for message in some]
+    return read, [place.offset for call in consumer.assign.mock_calls for place in call.args[0]]
+
+
+def test_a_fetch_goes_on_until_it_has_all_that_there_is() -> None:
+    """Not every offset has a message, others were deleted, and some errors pass."""
+    calls = [[arrived(3)], [arrived(0, "_TRANSPORT"), arrived(5), arrived(6)], [arrived(9, "_PARTITION_EOF")]]
+    assert offsets_of(calls, "fail", 0) == ([3, 5, 6], [3])
+    calls = [[arrived(3)], [arrived(0, "_AUTO_OFFSET_RESET")], [arrived(6), arrived(7), arrived(8)]]
+    assert offsets_of(calls, "skip", 6) == ([3, 6, 7], [3, 6])
+    assert offsets_of(calls, "skip", 8) == ([3], [3]), "the next call of the client would be one too many"
+    with pytest.raises(BadTopic, match=r"offsets 4 to 5 of a\[1\] were deleted before they were read"):
+        offsets_of(calls, "fail", 6)
+    with pytest.raises(BadTopic, match=r"a\[1\] ends at offset 9, and was read up to offset 4"):
+        offsets_of(calls, "skip", 4)
+    with pytest.raises(BadTopic, match="'a' may not be read"):
+        offsets_of([[arrived(0, "TOPIC_AUTHORIZATION_FAILED")]], "skip", 0)
 
 
 def test_a_flow_whose_consumer_another_one_takes_has_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ _SPARK = b"org.apache.spark.sql.parquet.row.metadata"
 _VERSION = b"org.apache.spark.version"
 _JULIAN_DATES, _JULIAN_TIMES = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 #: From these on, its dates and times are those of Arrow.
-_SAME_DATE = pa.scalar(date(1582, 10, 15))
-_SAME_TIME = pa.scalar(datetime(1900, 1, 1, tzinfo=timezone.utc), INSTANT)
+_SAME_DATE = date(1582, 10, 15), pa.date32()
+_SAME_TIME = datetime(1900, 1, 1, tzinfo=timezone.utc), INSTANT
 #: what errors call it
 OTHER_CALENDAR = "the calendar of Spark 2"
 
@@ -147,7 +147,8 @@ def other_calendar(schema: pa.Schema) -> list[pa.Scalar]:
     version = tuple(map(int, re.findall(rb"\d+", metadata.get(_VERSION, b"9"))[:2]))
     dates = version < (3, 0) or _JULIAN_DATES in metadata
     times = dates or version < (3, 1) or _JULIAN_TIMES in metadata
-    return [_SAME_DATE] * dates + [_SAME_TIME] * times
+    # made when needed: the first scalar of a process loads pandas
+    return [pa.scalar(*limit) for limit in [_SAME_DATE] * dates + [_SAME_TIME] * times]
 
 
 def _check_calendar(column: pa.Array, limits: Iterable[pa.Scalar]) -> None:
