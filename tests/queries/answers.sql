@@ -1047,6 +1047,18 @@ SELECT (SELECT max(e) FROM u WHERE u.a = x.a) AS m, count(*) FROM t AS x GROUP B
 7 1
 NULL 1
 
+-- whether nulls are ignored, as the last argument
+
+SELECT any_value(b, false), first_value(b, false), last_value(b, true) FROM u WHERE a = 1
+----
+2 2 2
+
+SELECT a, last_value(b, false) OVER (PARTITION BY a ORDER BY e ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING), nth_value(b, 1, true) OVER (ORDER BY e), nth_value(b, 3, false) OVER (ORDER BY e) FROM u
+----
+1 2 2 NULL
+2 NULL 2 NULL
+2 NULL 2 NULL
+
 -- HAVING of a result that has the name, and not the type, of a column
 
 SELECT c, avg(a) AS a, sum(p) AS p FROM t GROUP BY c HAVING a > 0 AND p > 1.1 AND a IS NOT NULL

@@ -249,3 +249,6 @@ SELECT substring(c FROM 1 FOR) FROM t
 SELECT trim(BOTH c) FROM t
 SELECT sum(a) OVER FROM t
 SELECT a FROM t OFFSET 1 ROWS
+SELECT first(b, true, 1) FROM u
+SELECT any_value(b, true, true) FROM u
+SELECT nth_value(b, 2, true, true) OVER (ORDER BY e) FROM u

@@ -174,15 +174,19 @@ def _exists(arguments: list[Any]) -> Any:
     return exp.Anonymous(this="exists", expressions=arguments)
 
 
-def _first_of(kind: Any) -> Callable[[list[Any]], Any]:
-    """Read `first(x, true)`, which ignores nulls, and keep a second argument that sqlglot would drop."""
+def _of_first(kind: Any, most: int = 1) -> Callable[[list[Any]], Any]:
+    """Read `first(x, true)`, which ignores nulls. Sqlglot takes no `false`, and drops further arguments.
+
+    Args:
+        kind: the class of the call.
+        most: the number of arguments before the one that tells it.
+    """
 
     def build(arguments: list[Any]) -> Any:
-        call = kind(**dict(zip(("this", "expression"), arguments, strict=False)))
-        if not isinstance(ignores := call.args.get("expression"), exp.Boolean):
-            return call
-        call.set("expression", None)
-        return exp.IgnoreNulls(this=call) if ignores.this else call
+        if len(arguments) != most + 1 or not isinstance(arguments[-1], exp.Boolean):
+            return kind.from_arg_list(arguments)
+        nulls = exp.IgnoreNulls if arguments[-1].this else exp.RespectNulls
+        return nulls(this=kind.from_arg_list(arguments[:-1]))
 
     return build
 
@@ -269,7 +273,15 @@ def dialect() -> Any:
             for name, build in SparkParser.FUNCTIONS.items()
             if of_rows(build) and name not in _OWN_ARGUMENTS
         }
-        | {"EXISTS": _exists, "FIRST": _first_of(exp.First), "LAST": _first_of(exp.Last)},
+        | {
+            "EXISTS": _exists,
+            "FIRST": _of_first(exp.First),
+            "LAST": _of_first(exp.Last),
+            "FIRST_VALUE": _of_first(exp.FirstValue),
+            "LAST_VALUE": _of_first(exp.LastValue),
+            "ANY_VALUE": _of_first(exp.AnyValue),
+            "NTH_VALUE": _of_first(exp.NthValue, 2),
+        },
         # sqlglot reads `a FOR b IN (...)` of PIVOT as Python's comprehension
         "RANGE_PARSERS": {
             token: parser for token, parser in SparkParser.RANGE_PARSERS.items() if token.name != "FOR"
