@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 import timely_spark as ts
+from tests.support.rescaling import migrated
 from tests.support.sql_text import read_sql
 from timely_spark.__main__ import main
 from timely_spark.coordinator.migration import FlowChanged
@@ -23,6 +24,7 @@ from timely_spark.runtime.storage.lock import Lock
 from timely_spark.runtime.storage.log import RoundLog
 from timely_spark.runtime.storage.manifest import FORMAT
 from timely_spark.sql_file import columns_ddl, read_statements
+from timely_spark.testing import Simulation
 
 TABLES = """
 CREATE MATERIALIZED VIEW sizes LOCATION '/out/sizes' AS SELECT part, count(*) AS n FROM Parts GROUP BY part;
@@ -382,6 +384,21 @@ def test_views_that_share_steps_may_change_places(monkeypatch: pytest.MonkeyPatc
         spark: Any = None
         read_sql(text).start(spark, checkpoint=tmp_path / "check", tell=pytest.fail if plans else str)
     assert len(plans) == 1
+
+
+def test_tables_may_change_places(tmp_path: Path) -> None:
+    tables = [
+        f"CREATE TABLE {name} (a bigint, {name}_b bigint, diff bigint) USING csv LOCATION '{tmp_path}';"
+        for name in ("t", "u")
+    ]
+    view = """CREATE MATERIALIZED VIEW v LOCATION '/v' AS
+        SELECT DISTINCT a, t_b, u_b FROM t JOIN u USING (a) UNION SELECT 1L, 2L, 3L"""
+    first, second = (read_sql("".join(text)).flow()[0] for text in ([*tables, view], [*tables[::-1], view]))
+    simulation = Simulation(first, workers=2)
+    for table in ("t", "u"):
+        simulation.send(table, [(1, 2, 1)])
+    simulation.run()
+    assert not migrated(simulation, second, 2).fed_otherwise
 
 
 def test_a_flow_of_other_functions_says_how_to_rebuild(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,15 @@ from timely_spark.differential.collections import Collection
 from timely_spark.differential.consolidation import Consolidate, consolidated
 from timely_spark.differential.joins import join_null_safe
 from timely_spark.graph import placed
-from timely_spark.queries.relations import Named, Projection, Recursion, Relation, RelationJoin
+from timely_spark.queries.relations import (
+    ConstantRows,
+    Named,
+    Projection,
+    Recursion,
+    Relation,
+    RelationJoin,
+    TableScan,
+)
 from timely_spark.queries.scopes import Fresh
 from timely_spark.streams import Scope, Stream
 
@@ -35,10 +43,17 @@ class Builder:
         #: how many joins read a relation by a key
         self.reads: Counter[Relation] = Counter()
         self._readers: Counter[tuple[Relation, tuple[str, ...]]] = Counter()
+        #: by constant rows a table that their query reads, whatever other tables there are
+        self._anchors: dict[Relation, str] = {}
 
     def expect(self, *roots: Relation) -> None:
         """Count the readers of each relation: what several joins read by one key is arranged."""
         every = {one for root in roots for one in root.walk()}
+        for root in roots:
+            if tables := sorted(one.name for one in root.walk() if isinstance(one, TableScan)):
+                for one in root.walk():
+                    if isinstance(one, ConstantRows):
+                        self._anchors.setdefault(one, tables[0])
         self.reads.update(each for one in every for each in one.inputs)
         for join in every:
             if (
@@ -71,9 +86,9 @@ class Builder:
             table = self.tables[name] = table()
         return table
 
-    def anchor(self) -> Stream:
-        """A stream outside of loops."""
-        return self.table(next(iter(self.tables))).stream
+    def anchor(self, rows: Relation) -> Stream:
+        """A stream outside of loops, for constant rows."""
+        return self.table(self._anchors.get(rows, next(iter(self.tables)))).stream
 
     # -- joins -----------------------------------------------------------------------------------------------
 
