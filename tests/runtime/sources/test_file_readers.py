@@ -565,5 +565,8 @@ def test_a_batch_begins_after_what_batches_without_a_micro_batch_have_read(
     assert looked == [7]
     manifests[8] = SimpleNamespace(sources={"in": {"files": 2}})
     assert latest(before) is before
+    for manifests[9] in (SimpleNamespace(sources={}), None):  # a new source; and a manifest that was removed
+        world.reader._newest = 8
+        assert latest({"files": 1}) == {"files": 2}
     manifests.clear()
     assert latest({"files": 1}) == {"files": 2}
