@@ -495,6 +495,18 @@ def test_an_output_does_not_make_merged_values_final() -> None:
     assert decided("manual", lambda s: looped(merged)(s).where(V > 0)) == "loop.leave -> where"
 
 
+def test_a_minimum_is_final_for_a_maximum() -> None:
+    most = decided("manual", lambda s: least(s).max("v", keys="k", name="most"))
+    assert most == "least -> most, output"
+
+
+@pytest.mark.parametrize(("build", "times"), [(lambda s: waits(least(s)), "product"), (swap, "bitemporal")])
+def test_an_output_with_diff_may_have_final_records(build: Build, times: str) -> None:
+    flow = ts.Dataflow("final", **({"times": KINDS[times]} if times in KINDS else {}))
+    build(flow.input("x", KV)).to_delta("/nowhere", diff="d")
+    assert [stage.operator for stage in flow.compile().stages][-1] == "output"
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_what_leaves_a_scope_is_final_at_its_inner_time_in_a_loop_too(workers: int) -> None:
     def timed(s: ts.Stream) -> ts.Stream:
