@@ -565,6 +565,15 @@ def test_a_query_is_one_text_with_one_query():
         ts.explain_sql("SELECT src FROM edges; SELECT dst FROM edges", edges=collection())
 
 
+def test_fields_of_names_that_the_select_list_hides_are_compared():
+    flow = ts.Dataflow("fields")
+    t = flow.input("t", "k long, s struct<a: long>, u struct<a: long>").collection()
+    query = "SELECT k, max(s) AS s, max(u) AS u FROM t GROUP BY k HAVING s.a > u.a"
+    ts.sql(query, t=t).changes().capture("out")
+    rows = [(1, {"a": 2}, {"a": 1}), (1, {"a": 0}, {"a": 0}), (2, {"a": 1}, {"a": 1})]
+    assert ts.testing.run(flow, {"t": [rows]})["out"].rows() == {0: [(1, {"a": 2}, {"a": 1}, 1)]}
+
+
 def test_a_scalar_subquery_with_several_rows_is_an_error_of_the_epoch():
     flow = ts.Dataflow("several")
     edges = flow.input("edges", EDGES).collection()

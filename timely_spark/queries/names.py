@@ -111,7 +111,7 @@ class BlockNames(ABC):
                     return cast_to(exp.null(), entry.type)  # Spark casts as of the input
                 self._refuse_repeated(node, parts[0])
                 aliased: exp.Expression = self._of_alias(node, alias, names)
-                if lost:
+                if lost and not self._types_only:
                     self._refuse_other_type(node, aliased)
                 for part in parts[1:]:
                     aliased = exp.Dot(this=aliased, expression=exp.to_identifier(part))

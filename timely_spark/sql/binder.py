@@ -252,8 +252,9 @@ class ExpressionBinder:
                 hint = "write unix_date(d), the days since 1970."
             elif to == pa.date32() and types.is_number(term.type):
                 hint = "write date_from_unix_date(n), of the days since 1970."
-            elif name_of(term.type).startswith("interval"):  # Spark has one, of whole units
-                hint = "take its parts, as by extract(DAY FROM x): an interval has no units of its own here."
+            elif types.is_interval(term.type):  # Spark has one, of whole units
+                part = "YEAR" if term.type == types.MONTHS else "DAY"
+                hint = f"take its parts, as by extract({part} FROM x): here it has no units of its own."
             raise self.refuse(node, problem, hint)
         call = terms.FunctionCall(to, name, (term,), self.zone, self.sql(node))
         if isinstance(term, terms.Constant):

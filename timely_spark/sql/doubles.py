@@ -3,7 +3,8 @@
 Their last bits matter where `floor` or a comparison reads them: `log(3, 243)` is 5. They also are the same on
 every processor: a row that was inserted on one machine and is removed on another has to be the same row.
 NumPy's own functions differ between processors with and without AVX-512. Each step here is a sum, product,
-quotient or root, which all processors round alike.
+quotient or root, which all processors round alike. `sin`, `cos` and `tan` are of NumPy's long doubles, and
+equal on processors of one architecture.
 
 The formulas and constants are those of fdlibm, Copyright (C) 1993 by Sun Microsystems, Inc.: developed at
 SunSoft, a Sun Microsystems, Inc. business. Permission to use, copy, modify, and distribute this software is

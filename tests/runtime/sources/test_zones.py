@@ -81,6 +81,25 @@ def test_sparks_times_in_parquet_are_of_utc(tmp_path: Path) -> None:
         rows(folder, "n long, t timestamp_ntz")
 
 
+def test_of_a_file_of_another_calendar_its_own_values_are_checked_as_they_are_in_it(tmp_path: Path) -> None:
+    old, spark_2 = date(1500, 1, 1), {"org.apache.spark.version": "2.4.8"}
+    written = as_schema("n long, d date").with_metadata(spark_2)
+    (tmp_path / f"day={old}").mkdir()
+    for own in (date(1600, 1, 1), old):
+        pq.write_table(pa.table({"n": [1], "d": [own]}, written), tmp_path / f"day={old}" / "a")
+        for columns, to in (("day date, e date", date), ("d timestamp_ntz", datetime), ("d string", str)):
+            folder = Folder.of(
+                "in", HERE, tmp_path, "parquet", None, defaults={"e": old} if to is date else None
+            )
+            if own == old and to is not date:
+                with pytest.raises(BadFile, match=r"column 'd': .*calendar of Spark 2"):
+                    rows(folder, f"n long, {columns}")
+            else:
+                (row,) = rows(folder, f"n long, {columns}")
+                assert row["n"] == 1
+                assert (to is not date) or (row["day"], row["e"]) == (old, old)
+
+
 @pytest.mark.parametrize("metadata", [{"legacyDateTime": ""}, {"legacyINT96": ""}, {"version": "2.4.8"}, {}])
 @pytest.mark.parametrize("in_map", [False, True])
 def test_old_dates_and_times_of_another_calendar_are_refused(

@@ -163,8 +163,14 @@ class DeltaLog:
             raise self.folder.error(msg, "start from the newest version, with a new checkpoint.")
         return [action | {n: before[unquote(action["path"])][n] for n in _OPTIONAL} for action in removed]
 
-    def _check_columns(self, columns: pa.Schema, expected: pa.Schema, version: int) -> None:
-        """Check that columns that are read are neither dropped nor changed; others may be added."""
+    def _check_columns(
+        self, columns: pa.Schema, expected: pa.Schema, version: int, *, first: bool = False
+    ) -> None:
+        """Check that columns that are read are neither dropped nor changed; others may be added.
+
+        Args:
+            first: whether nothing was read before, so that a new flow reads the same version.
+        """
         fields = [field for field in expected if field.name != DIFF or not self.changes]
         kinds = {field.name: field.type for field in columns}
         other = [field for field in fields if kinds.get(field.name) != field.type]
@@ -172,7 +178,12 @@ class DeltaLog:
             now = pa.schema([field for field in columns if field.name in {field.name for field in other}])
             was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
-            hint = f"restore the columns, or start again with from_version={version} and a new checkpoint."
+            again = (
+                "build the flow again: it reads the present ones."
+                if first
+                else (f"start again with from_version={version} and a new checkpoint.")
+            )
+            hint = f"restore the columns, or {again}"
             raise self.folder.error(msg, hint)
 
     def since(self, moment: datetime) -> int:
@@ -219,7 +230,7 @@ class DeltaLog:
         """The files of the table at a version, the oldest first; the version must have `expected`."""
         active, metadata = self._state(version)
         if expected is not None:
-            self._check_columns(_columns(metadata), expected, version)
+            self._check_columns(_columns(metadata), expected, version, first=True)
         return sorted(self._file(action, "1") for action in active.values())
 
     def _state(self, version: int) -> tuple[dict[str, DeltaAction], DeltaAction]:

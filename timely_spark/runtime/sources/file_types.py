@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -151,15 +152,23 @@ def other_calendar(schema: pa.Schema) -> list[pa.Scalar]:
     return [pa.scalar(*limit) for limit in [_SAME_DATE] * dates + [_SAME_TIME] * times]
 
 
-def _check_calendar(column: pa.Array, limits: Iterable[pa.Scalar]) -> None:
-    """Check that no date of a column, and no time with a zone, is before a limit."""
-    for limit in limits:
-        for leaf in _leaves(column):
-            is_date = pa.types.is_date(limit.type)
-            same_kind = pa.types.is_date(leaf.type) if is_date else zones(leaf.type).get(())
-            if same_kind and pc.any(pc.less(leaf, limit)).as_py():
-                msg = f"{pc.min(leaf)} is of {OTHER_CALENDAR}, as it is before {limit}"
-                raise pa.ArrowInvalid(msg)
+def check_calendar(
+    fragment: Any, own: pa.Schema, columns: Collection[str], limits: Iterable[pa.Scalar]
+) -> None:
+    """Check that no date of a file, and no time with a zone, is before a limit of `other_calendar`.
+
+    Args:
+        own: the types in the file: values of folders, defaults and casts are not of its calendar.
+    """
+    read = [name for name in own.names if name in columns]
+    for batch in fragment.to_batches(schema=own, columns=read, use_threads=False):
+        for name, limit in itertools.product(read, limits):
+            for leaf in _leaves(batch[name]):
+                is_date = pa.types.is_date(limit.type)
+                same_kind = pa.types.is_date(leaf.type) if is_date else zones(leaf.type).get(())
+                if same_kind and pc.any(pc.less(leaf, limit)).as_py():
+                    msg = f"column {name!r}: {pc.min(leaf)} is of {OTHER_CALENDAR}, as it is before {limit}"
+                    raise pa.ArrowInvalid(msg)
 
 
 def _leaves(values: pa.Array) -> Iterator[pa.Array]:
@@ -247,19 +256,14 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return READ_AS.get(kind, kind)
 
 
-def valid(batches: Iterable[pa.RecordBatch], limits: Iterable[pa.Scalar] = ()) -> Iterator[pa.RecordBatch]:
-    """The batches, checked: Arrow reads texts that are not UTF-8, and decimals that are too large.
-
-    Args:
-        limits: see `other_calendar`.
-    """
+def valid(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, checked: Arrow reads texts that are not UTF-8, and decimals that are too large."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         try:
             while columns:
                 name, column = columns.popitem()
                 column.validate(full=True)
-                _check_calendar(column, limits)
         except pa.ArrowInvalid as error:
             msg = f"column {name!r}: {error}"
             raise pa.ArrowInvalid(msg) from error

@@ -33,6 +33,7 @@ from timely_spark.runtime.sources.file_formats import (
 from timely_spark.runtime.sources.file_types import (
     INSTANT,
     changes_values,
+    check_calendar,
     check_paths,
     folded,
     folder_values,
@@ -453,21 +454,24 @@ class Folder:
                     single = single_values(columns, schema, present, dict(values), self.defaults)
                     yield from valid(csv_batches(opened, self.format, schema, columns, single, own=own.names))
                     continue
+                limits = other_calendar(own)
                 if self.divisible:
                     groups = [n for n, at in enumerate(row_groups_at(fragment, size)) if start <= at < end]
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults, and are of the file's calendar
-                    exact = present >= self.defaults.keys() and not other_calendar(own)
+                    exact = present >= self.defaults.keys() and not limits
                     if condition is not None and groups and exact:
                         with suppress(pa.ArrowNotImplementedError):  # numbers beside texts
                             fragment = fragment.subset(condition, schema=schema)
                     if not fragment.row_groups:
                         continue
+                if limits:
+                    check_calendar(fragment, own, {*columns} if not computed else {*own.names}, limits)
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
                 exprs |= {n: one for n, one in self._defaults(schema, exprs).items() if n not in present}
                 scanner = ds.Scanner.from_fragment(fragment, schema=every, columns=exprs, use_threads=False)
-                yield from valid(scanner.to_batches(), other_calendar(own))
+                yield from valid(scanner.to_batches())
 
     def _check_size(self, path: str, size: int | None) -> None:
         """Check that a file is as long as when it was listed: its parts, and replays, are of that file."""

@@ -22,7 +22,7 @@ from timely_spark.show.table import counted
 from timely_spark.worker.expectations import Expectation
 
 #: The version of the round log's format.
-FORMAT = 9
+FORMAT = 10
 
 
 class Delivered(NamedTuple):
