@@ -602,8 +602,9 @@ class Grammar:
         source = self.joined(depth)
         drawn = [self.of.choice(KINDS) for _ in range(self.of.choice([0, 1, 1, 2]))]
         keys = {(self.maybe(0.8, self.column(kind) or "") or self.value(kind, 1)): kind for kind in drawn}
-        # a key that is a constant could be the number of a column
-        keys = {key: kind for key, kind in keys.items() if any(name in key for name, _ in self.scope)}
+        # a key that is a constant could be the number of a column, and DuckDB's ALL makes no group of one
+        scoped = re.compile("|".join(rf"\b{re.escape(name)}\b" for name, _ in self.scope) or "$^")
+        keys = {key: kind for key, kind in keys.items() if scoped.search(key)}
         columns = [(key, kind) for key, kind in keys.items() if (key, kind) in self.scope]
         where, kinds = self.where(2), [self.of.choice(KINDS) for _ in range(self.of.choice([1, 2]))]
         items = [*keys, *self.aggregates(kinds)]
