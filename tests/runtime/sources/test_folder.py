@@ -33,7 +33,7 @@ from timely_spark.compiler.pushdown import needed
 from timely_spark.errors import BadArgument, SchemaError, Where
 from timely_spark.graph import as_schema
 from timely_spark.runtime.errors import BadFile
-from timely_spark.runtime.sources import json_files
+from timely_spark.runtime.sources import arrivals, json_files
 from timely_spark.runtime.sources.arrivals import Part, split_files
 from timely_spark.runtime.sources.csv_files import csv_batches
 from timely_spark.runtime.sources.delta_log import DeltaSource
@@ -257,6 +257,21 @@ def test_parts_of_a_parquet_file_have_every_row_group_once_and_in_order(tmp_path
         read = pa.Table.from_batches(list(folder.read(parts, schema, ["n", "s"], None)))
         assert read.equals(table.cast(schema))
     assert sum(map(len, split_files([file._replace(size=100 << 20)], 2, divisible=True))) > 1
+
+
+@pytest.mark.parametrize(("tasks", "groups"), [(2, 2), (2, 4), (3, 3), (3, 9)])
+def test_tasks_get_equal_shares_of_the_row_groups_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, groups: int
+) -> None:
+    monkeypatch.setattr(arrivals, "OPENING", 100)
+    table = pa.table({"n": [n * 7_777_777_777 for n in range(9000)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9000 // groups, use_dictionary=False)
+    folder = folder_of(tmp_path)
+
+    shares = split_files(folder.files(), tasks, divisible=folder.divisible)
+
+    read = [sum(map(len, folder.read(share, as_schema("n long"), ["n"]))) for share in shares]
+    assert read == [9000 // tasks] * tasks
 
 
 def test_row_groups_that_a_condition_excludes_are_not_read(tmp_path: Path) -> None:

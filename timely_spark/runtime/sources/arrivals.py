@@ -54,7 +54,7 @@ def quarantined(files: Iterable[File]) -> pa.Table:
 
 
 class Part(NamedTuple):
-    """The part of a file that begins (row groups, for Parquet) in bytes `start` to `end` - 1."""
+    """Bytes `start` to `end` - 1 of a file; of Parquet the row groups with their middles there."""
 
     path: str
     start: int

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timely_spark.errors import StorageFailed
 from timely_spark.runtime.sources.arrivals import Part
-from timely_spark.runtime.sources.file_types import OTHER_CALENDAR, row_groups_at
+from timely_spark.runtime.sources.file_types import OTHER_CALENDAR, row_groups_in
 
 #: Bytes of JSON that are looked through at a time.
 _PORTION = 16 << 20
@@ -141,8 +141,7 @@ def _own_rows(folder: Any, part: Part, columns: Sequence[str]) -> tuple[int, Ite
             names = [name for name in columns if name in own.schema.names]
             return 0, [own.get_batch(number).select(names) for number in range(own.num_record_batches)]
     fragment = folder.as_it_is(part.path)
-    begins = enumerate(row_groups_at(fragment, part.size))
-    groups = [n for n, at in begins if part.start <= at < part.end]
+    groups = row_groups_in(fragment, part.start, part.end, part.size)
     before = sum(group.num_rows for group in fragment.row_groups[: min(groups, default=0)])
     names = [name for name in columns if name in fragment.physical_schema.names]
     return before, fragment.subset(row_group_ids=groups).scanner(

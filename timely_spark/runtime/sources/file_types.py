@@ -328,3 +328,17 @@ def row_groups_at(fragment: Any, size: int | None) -> Iterator[int]:
             msg = f"row group {number} begins at byte {at} of {size}"
             raise pa.ArrowInvalid(msg)
         yield at
+
+
+def row_groups_in(fragment: Any, start: int, end: int, size: int | None) -> list[int]:
+    """The row groups of a part of a file: those with their middles in bytes `start` to `end` - 1.
+
+    A row group's middle is between its first byte and the next one's, as for Spark's file source. By first
+    bytes, both groups of a file of two would be one task's.
+    """
+    firsts, middles = list(row_groups_at(fragment, size)), list[int]()
+    behind = size or max(firsts, default=0)
+    for first in reversed(firsts):
+        middles.append((first + behind) // 2 if first else 0)
+        behind = first or behind
+    return [number for number, middle in enumerate(reversed(middles)) if start <= middle < end]

@@ -41,7 +41,7 @@ from timely_spark.runtime.sources.file_types import (
     other_calendar,
     partition_value,
     plain,
-    row_groups_at,
+    row_groups_in,
     scalar_of,
     single_values,
     types,
@@ -456,7 +456,7 @@ class Folder:
                     continue
                 limits = other_calendar(own)
                 if self.divisible:
-                    groups = [n for n, at in enumerate(row_groups_at(fragment, size)) if start <= at < end]
+                    groups = row_groups_in(fragment, start, end, size)
                     fragment = fragment.subset(row_group_ids=groups)
                     # statistics do not know of defaults, and are of the file's calendar
                     exact = present >= self.defaults.keys() and not limits
