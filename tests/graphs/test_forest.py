@@ -241,6 +241,12 @@ def test_an_edge_added_and_removed_in_one_epoch_changes_nothing() -> None:
     assert [rows for output in made.values() for rows in output.rows().values()] == [[]] * 6
 
 
+def test_an_edge_may_come_hundreds_of_times() -> None:
+    first = [(1, 2, 1)] * 300 + [(2, 1, 1)] * 5 + [(3, 3, 1)] * 200 + [(4, 3, 1), (2, 3, 1), (3, 4, 1)]
+
+    check_run([first, [(1, 2, -304), (3, 3, -199), (3, 4, -1)], [(2, 1, -1), (4, 3, -1)], [(3, 2, -1)]])
+
+
 @pytest.mark.slow
 def test_a_path_loses_and_regains_edges_in_many_places() -> None:
     n, draw = 600, random.Random(1)

@@ -120,6 +120,11 @@ class Affected:
             return pa.array(self.values.to_numpy()[nodes])
         return self.values.take(pa.array(nodes))
 
+    def longs(self) -> Indices | None:
+        """The value of each node; None if they are not longs, or one is null."""
+        is_long = self.values.type == pa.int64() and not self.values.null_count
+        return self.values.to_numpy() if is_long else None
+
     def hashes(self) -> Hashes:
         """The hash of each node."""
         if len(self._hashes) < len(self):

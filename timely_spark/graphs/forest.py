@@ -157,6 +157,7 @@ class Forest(BufferingVertex):
             row[:] = NO_NODE
             row[present] = of_all[present]
         insert_pairs(self.edges, nodes, *added[:2], in_bytes(added[2]))
+        del a, b, x, y, added  # rows of nodes get their memory
         self._store(nodes)
         loops = np.flatnonzero(before != after)
         return self._table(nodes.of(loops), nodes.of(loops), np.where(after, 1, -1)[loops])

@@ -31,18 +31,21 @@ _PIECE = 1 << 18
 def insert_pairs(
     index: Arrangement, nodes: Affected, first: Indices, second: Indices, diff: npt.NDArray[Any]
 ) -> None:
-    """Insert pairs, with changes of their multiplicities. Sorts the three arrays by the pairs' hashes."""
-    names, hashed = (*index.keys, *index.within), nodes.hashes()
+    """Insert pairs, with changes of their multiplicities. The three arrays get what is inserted."""
+    names, hashed, values = (*index.keys, *index.within), nodes.hashes(), nodes.longs()
     h = np.empty(len(first), np.uint64)
     for start in range(0, len(h), _PIECE):
         piece = slice(start, start + _PIECE)
-        h[piece] = index.paired(hashed[first[piece]], hashed[second[piece]])
+        a, b = first[piece], second[piece]
+        h[piece] = index.paired(hashed[a], hashed[b])
+        if values is not None:  # in place: columns of a first batch are the largest part of its memory
+            a[:], b[:] = values[a], values[b]
     if (rows := _unordered(h)) is not None:
         order = rows[in_order(h[rows])]
         for column in (h, first, second, diff):
             column[rows] = column[order]
-    pairs = pa.table({names[0]: nodes.of(first), names[1]: nodes.of(second), DIFF: diff})
-    index.insert(pairs, h, compact)
+    ends = (first, second) if values is not None else (nodes.of(first), nodes.of(second))
+    index.insert(pa.table([*map(pa.array, ends), pa.array(diff)], [*names, DIFF]), h, compact)
 
 
 def _unordered(h: Hashes) -> Indices | None:
@@ -117,11 +120,15 @@ def both_ways(a: Indices, b: Indices, count: npt.NDArray[Any]) -> tuple[Indices,
     backward |= a[back]
     pairs.sort()
     new = changes(pairs)
-    if new.all():
-        count = np.ones(len(pairs), np.int8)
-    else:
-        starts = new.nonzero()[0]
-        pairs, count = pairs[starts], np.diff(np.append(starts, len(pairs)))
+    (repeats,) = np.logical_not(new).nonzero()
+    pairs = pairs[new] if len(repeats) else pairs
+    count = np.ones(len(pairs), np.int8)
+    if len(repeats):  # mostly few: numbers of all rows would take as much memory as the pairs
+        rows = repeats - np.arange(1, len(repeats) + 1)
+        (starts,) = changes(rows).nonzero()
+        more = np.diff(starts, append=len(rows)) + 1
+        count = count if more.max() < 128 else count.astype(np.int64)
+        count[rows[starts]] = more
     a = pairs >> bits
     pairs &= (1 << bits) - 1
     return a, pairs, count

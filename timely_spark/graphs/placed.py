@@ -197,10 +197,9 @@ class _Named(BufferingVertex):
         past, label_then, times_then = self._changes(nodes, self.sent, "node", "component")
         self.sent = []
         labels = unique(len(nodes), label, named)
-        old = self._component(nodes, labels)
+        old, other = self._component(nodes, labels), unique(len(nodes), named)
         insert_pairs(self.components, nodes, named, component, in_bytes(more))
         new = self._component(nodes, labels)
-        other = unique(len(nodes), named)
         renamed, member = pairs_of(self.members, nodes, other[old[other] != new[other]])
         insert_pairs(self.members, nodes, label.copy(), node.copy(), in_bytes(diff))
         changed = summed(

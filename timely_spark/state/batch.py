@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timely_spark.state.arrow import FEW, Hashes, Indices, flat, holding, rows_at, text_bytes
 from timely_spark.state.bounds import parse_json
-from timely_spark.state.grouping import run_starts
+from timely_spark.state.grouping import changes, run_starts
 from timely_spark.state.hashing import HASH, exact, unmix
 from timely_spark.state.row_times import EPOCH
 
@@ -60,8 +60,9 @@ class Batch:
             order: the rows in the order of their hashes; None if the table has them so.
         """
         own, hashed = hashed, hashed if order is None else hashed[order]
-        firsts = run_starts(hashed)
-        distinct = len(firsts) == len(hashed)
+        new = changes(hashed)
+        different = int(np.count_nonzero(new))
+        distinct = different == len(hashed)
         if len(hashed) < FEW:
             return cls(hashed, distinct, table if order is None else rows_at(table, order), table.schema)
         if not (key and _is_plain(column := table.column(key)) and (unmix(own) == _values(column)).all()):
@@ -72,7 +73,8 @@ class Batch:
         starts = None
         flat_rows = all(column.num_chunks == 1 for column in stored.columns)
         # a position takes half as many bytes as a hash
-        if 3 * len(firsts) < 2 * len(hashed) < _MOST and flat_rows and stored.num_columns:
+        if 3 * different < 2 * len(hashed) < _MOST and flat_rows and stored.num_columns:
+            (firsts,) = new.nonzero()
             starts, hashed = np.append(firsts, len(hashed)).astype(np.int32), hashed[firsts]
         return cls(hashed, distinct, stored, table.schema, starts, constants, key)
 
