@@ -108,6 +108,9 @@ EQUIVALENT = {
         "the default is compared with 0 only, of times without coordinates"
     ),
     "worker/hot_keys.py::frequent::change a number::1": "any seed will do that is always the same",
+    "worker/context.py::CallContext.send::always take a branch::1": (
+        "the time of a call is a time, and a check takes a call of a function"
+    ),
     "worker/notify.py::Notificator._capability_before::go on in a loop::1": (
         "epochs ascend, and the later ones are left out one by one"
     ),
