@@ -178,12 +178,9 @@ class DeltaLog:
             now = pa.schema([field for field in columns if field.name in {field.name for field in other}])
             was, now_is = describe(pa.schema(other)), describe(now) if len(now) else "nothing"
             msg = f"version {version} of {self.folder.path} has {now_is} where the flow reads {was}"
-            again = (
-                "build the flow again: it reads the present ones."
-                if first
-                else (f"start again with from_version={version} and a new checkpoint.")
-            )
-            hint = f"restore the columns, or {again}"
+            again = f"start again with from_version={version} and a new checkpoint."
+            new = "build the flow again: it reads the present ones."
+            hint = f"restore the columns, or {new if first else again}"
             raise self.folder.error(msg, hint)
 
     def since(self, moment: datetime) -> int:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timely_spark.graph.schema import entries_of
 from timely_spark.runtime.sources.arrivals import FileValues
 from timely_spark.runtime.sources.csv_files import check_header
 from timely_spark.runtime.sources.text_files import TextFile
@@ -174,7 +175,7 @@ def check_calendar(
 def _leaves(values: pa.Array) -> Iterator[pa.Array]:
     """The innermost values of a column."""
     if pa.types.is_map(values.type):
-        values = values.cast(pa.list_(values.type.field(0)))
+        values = values.cast(entries_of(values.type))
     if pa.types.is_struct(values.type):
         for each in values.flatten():
             yield from _leaves(each)

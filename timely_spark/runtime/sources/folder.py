@@ -466,7 +466,7 @@ class Folder:
                     if not fragment.row_groups:
                         continue
                 if limits:
-                    check_calendar(fragment, own, {*columns} if not computed else {*own.names}, limits)
+                    check_calendar(fragment, own, own.names if computed else columns, limits)
                 # one thread: a task has one core, and the rows stay in order
                 every = pa.schema([*schema, *(field for field in own if field.name not in schema.names)])
                 exprs |= {n: one for n, one in self._defaults(schema, exprs).items() if n not in present}
